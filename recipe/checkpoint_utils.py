@@ -1,0 +1,184 @@
+"""A run's checkpoints.jsonl, and starting or resuming a training client from it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mint.errors import InvalidRequest
+from recipe import journal
+
+if TYPE_CHECKING:
+    import mint
+
+CHECKPOINTS_FILE = "checkpoints.jsonl"
+FINAL_NAME = "final"
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What must not change when a run is resumed."""
+
+    base_model: str
+    lora_rank: int
+    renderer_name: str | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointRecord:
+    """One line of checkpoints.jsonl.
+
+    step: optimizer steps (RL: iterations) done, which is also the index of the next one.
+    state_path: mint:// path with optimizer, for resuming. sampler_path: mint:// path of weights only.
+    loop_state: whatever the stage needs to go on exactly. extra: keys this version does not know, kept as they are.
+    """
+
+    name: str
+    step: int
+    state_path: str | None = None
+    sampler_path: str | None = None
+    loop_state: dict[str, Any] = field(default_factory=dict)
+    base_model: str | None = None
+    renderer: str | None = None
+    lora_rank: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON object of this record: known keys without the empty ones, then `extra`."""
+        known = {name: getattr(self, name) for name in _KNOWN_KEYS}
+        return {key: value for key, value in known.items() if value is not None} | self.extra
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> CheckpointRecord:
+        """The record of a JSON object; InvalidRequest when `name` or `step` is missing."""
+        missing = [key for key in ("name", "step") if key not in values]
+        if missing:
+            raise InvalidRequest(f"checkpoint record {values!r} has no {' and no '.join(missing)}; remove the line")
+        known = {key: values[key] for key in _KNOWN_KEYS if key in values}
+        return cls(**known, extra={key: value for key, value in values.items() if key not in _KNOWN_KEYS})
+
+    @property
+    def is_final(self) -> bool:
+        """True for the checkpoint a stage saves when it is done."""
+        return self.name == FINAL_NAME
+
+
+_KNOWN_KEYS = tuple(f.name for f in dataclasses.fields(CheckpointRecord) if f.name != "extra")
+
+
+def load_records(log_path: str | Path) -> list[CheckpointRecord]:
+    """Every recorded checkpoint of a run, oldest first; [] for a new run. A half-written last line is left out."""
+    path = Path(log_path).expanduser() / CHECKPOINTS_FILE
+    return [CheckpointRecord.from_dict(values) for values in journal.read_lines(path)]
+
+
+def get_last_checkpoint(log_path: str | Path, required_key: str = "state_path") -> CheckpointRecord | None:
+    """The newest record that has `required_key` (a field name or an extra key), or None."""
+    for record in reversed(load_records(log_path)):
+        value = getattr(record, required_key) if required_key in _KNOWN_KEYS else record.extra.get(required_key)
+        if value is not None:
+            return record
+    return None
+
+
+async def save_checkpoint(
+    training_client: mint.TrainingClient,
+    name: str,
+    log_path: str | Path,
+    *,
+    step: int,
+    identity: RunIdentity,
+    kind: Literal["state", "sampler", "both"] = "both",
+    ttl_seconds: int | None = None,
+    loop_state: dict[str, Any] | None = None,
+) -> CheckpointRecord:
+    """Save a checkpoint and then record it in checkpoints.jsonl.
+
+    step: the index of the next step. ttl_seconds: the checkpoint may be removed after this time; None keeps it.
+    The line is written only once every part is complete, so a recorded checkpoint can always be loaded.
+    """
+    if kind not in ("state", "sampler", "both"):
+        raise InvalidRequest(f"kind={kind!r}: must be 'state', 'sampler' or 'both'")
+    state = training_client.save_state(name, ttl_seconds=ttl_seconds) if kind != "sampler" else None
+    sampler = training_client.save_weights_for_sampler(name, ttl_seconds=ttl_seconds) if kind != "state" else None
+    record = CheckpointRecord(
+        name=name,
+        step=step,
+        state_path=(await state).path if state is not None else None,
+        sampler_path=(await sampler).path if sampler is not None else None,
+        loop_state=dict(loop_state or {}),
+        base_model=identity.base_model,
+        renderer=identity.renderer_name,
+        lora_rank=identity.lora_rank,
+    )
+    folder = Path(log_path).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(journal.append_line, folder / CHECKPOINTS_FILE, record.to_dict())
+    return record
+
+
+def check_resume_identity(
+    record: CheckpointRecord, *, base_model: str, lora_rank: int, renderer_name: str | None
+) -> None:
+    """Raise InvalidRequest when the run that wrote `record` had another model, LoRA rank or renderer."""
+    wanted = {
+        "model_name": (record.base_model, base_model),
+        "lora_rank": (record.lora_rank, lora_rank),
+        "renderer_name": (record.renderer, renderer_name),
+    }
+    for key, (recorded, configured) in wanted.items():
+        if recorded is not None and configured is not None and recorded != configured:
+            raise InvalidRequest(
+                f"{key}={configured!r}, but the run in this log_path was made with {key}={recorded!r} "
+                f"(checkpoint {record.name!r} at step {record.step}); set {key}={recorded!r} to resume it, or use "
+                "another log_path to start a new run"
+            )
+
+
+async def open_training_client(
+    service: mint.ServiceClient,
+    identity: RunIdentity,
+    *,
+    seed: int,
+    record: CheckpointRecord | None = None,
+    load_checkpoint_path: str | None = None,
+) -> mint.TrainingClient:
+    """The training client a stage works with.
+
+    record given: that checkpoint with its optimizer, to resume the run. Otherwise load_checkpoint_path given: those
+    weights and a fresh optimizer. Otherwise: a new adapter drawn with `seed`.
+    Raises InvalidRequest when a loaded checkpoint has another base model or LoRA rank than `identity`.
+    """
+    metadata = {"renderer_name": identity.renderer_name} if identity.renderer_name else {}
+    if record is not None:
+        check_resume_identity(
+            record,
+            base_model=identity.base_model,
+            lora_rank=identity.lora_rank,
+            renderer_name=identity.renderer_name,
+        )
+        assert record.state_path is not None, f"record {record.name!r} has no state_path to resume from"
+        return await service.create_training_client_from_state_with_optimizer(record.state_path, user_metadata=metadata)
+    if load_checkpoint_path is None:
+        return await service.create_lora_training_client(
+            identity.base_model, rank=identity.lora_rank, seed=seed, user_metadata=metadata
+        )
+    client = await service.create_training_client_from_state(load_checkpoint_path, user_metadata=metadata)
+    _check_loaded(client, identity, load_checkpoint_path)
+    return client
+
+
+def _check_loaded(client: mint.TrainingClient, identity: RunIdentity, path: str) -> None:
+    loaded = client.get_info().model_data
+    for key, found, configured in (
+        ("model_name", loaded.model_name, identity.base_model),
+        ("lora_rank", loaded.lora_rank, identity.lora_rank),
+    ):
+        if found is not None and found != configured:
+            raise InvalidRequest(
+                f"{key}={configured!r}, but load_checkpoint_path={path!r} has {key}={found!r}; set {key}={found!r} "
+                "or load another checkpoint"
+            )

@@ -1,0 +1,124 @@
+"""KL to a reference policy: measured on the sampled tokens, and as a penalty in the advantages.
+
+Per sampled token the estimate is k1 = log pi(a|s) - log pi_ref(a|s), whose mean over tokens drawn from pi is the KL
+divergence per token. The penalty is the centred form of tinker-cookbook (`rl/metrics.py::incorporate_kl_penalty` at
+discount 0): A_t += coef * (mean k1 over the batch - k1_t). Subtracting the mean changes no expected gradient (it is a
+baseline) and keeps the penalty from pushing all sampled tokens down together. Only the KL of the token itself counts,
+not that of the tokens after it. docs/metrics.md defines the reported numbers.
+
+Both logprobs are at temperature 1. At any other sampling temperature the sampler's logprobs are of another
+distribution, so the policy's are computed afresh.
+
+Axes: _T target token, _D training sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import chz
+import numpy as np
+
+import mint
+from mint import types
+from mint.errors import InvalidRequest
+from recipe.rl.concurrency import gather_or_cancel
+from recipe.rl.datums import FloatArray, TrainingSequence
+
+
+@chz.chz(typecheck=True)
+class KLReferenceConfig:
+    """The policy that KL is measured against."""
+
+    # Base model of the reference; the run's own model where only a checkpoint is meant.
+    base_model: str
+    # mint:// path of the reference's weights; None means the base model itself.
+    load_checkpoint_path: str | None = None
+
+
+@dataclass(frozen=True)
+class ReferencedSequence:
+    """A training sequence with the logprobs of policy and reference at its targets, temperature 1, shape (T,)."""
+
+    sequence: TrainingSequence
+    policy_logprobs_T: FloatArray
+    reference_logprobs_T: FloatArray
+
+    @property
+    def token_kl_T(self) -> FloatArray:
+        """k1 at sampled targets, 0 elsewhere."""
+        difference_T = self.policy_logprobs_T - self.reference_logprobs_T
+        return np.where(self.sequence.is_sampled_T, difference_T, np.float32(0.0))
+
+
+def mean_token_kl(referenced_D: Sequence[ReferencedSequence]) -> float:
+    """Mean k1 over all sampled tokens, in nats per token."""
+    num_tokens = sum(row.sequence.num_sampled for row in referenced_D)
+    if num_tokens == 0:
+        raise InvalidRequest("KL needs at least one sampled token; the batch has none.")
+    return _total_kl(referenced_D) / num_tokens
+
+
+def kl_metrics(referenced_D: Sequence[ReferencedSequence]) -> dict[str, float]:
+    """kl_policy_base (nats per sampled token) and kl_policy_base_per_episode (nats); nothing for an empty batch."""
+    if not referenced_D:
+        return {}
+    episodes = {(row.sequence.i_group, row.sequence.i_member) for row in referenced_D}
+    return {
+        "kl_policy_base": mean_token_kl(referenced_D),
+        "kl_policy_base_per_episode": _total_kl(referenced_D) / len(episodes),
+    }
+
+
+def add_kl_penalty(referenced_D: Sequence[ReferencedSequence], kl_penalty_coef: float) -> list[TrainingSequence]:
+    """The sequences with coef * (mean k1 - k1_t) added to the advantage of each sampled token."""
+    if not referenced_D:
+        return []
+    mean_kl = np.float32(mean_token_kl(referenced_D))
+    return [
+        replace(row.sequence, advantages_T=row.sequence.advantages_T + _penalty_T(row, mean_kl, kl_penalty_coef))
+        for row in referenced_D
+    ]
+
+
+def _penalty_T(row: ReferencedSequence, mean_kl: np.float32, coef: float) -> FloatArray:
+    penalty_T = np.float32(coef) * (mean_kl - row.token_kl_T)
+    return np.where(row.sequence.is_sampled_T, penalty_T, np.float32(0.0))
+
+
+def _total_kl(referenced_D: Sequence[ReferencedSequence]) -> float:
+    return float(sum(row.token_kl_T.sum(dtype=np.float64) for row in referenced_D))
+
+
+async def fetch_reference(
+    sequences_D: Sequence[TrainingSequence],
+    reference_client: mint.SamplingClient,
+    policy_client: mint.SamplingClient | None = None,
+) -> list[ReferencedSequence]:
+    """Each sequence with the reference's logprobs, all of them requested at once.
+
+    policy_client: where the policy's logprobs at temperature 1 come from; None takes the sampler's own, which is right
+        only for sequences sampled at temperature 1.
+    """
+    reference_logprobs_D = await gather_or_cancel([_target_logprobs_T(reference_client, s) for s in sequences_D])
+    if policy_client is None:
+        policy_logprobs_D = [sequence.sampler_logprobs_T for sequence in sequences_D]
+    else:
+        policy_logprobs_D = await gather_or_cancel([_target_logprobs_T(policy_client, s) for s in sequences_D])
+    return [
+        ReferencedSequence(sequence, policy_logprobs_T, reference_logprobs_T)
+        for sequence, policy_logprobs_T, reference_logprobs_T in zip(
+            sequences_D, policy_logprobs_D, reference_logprobs_D, strict=True
+        )
+    ]
+
+
+async def _target_logprobs_T(client: mint.SamplingClient, sequence: TrainingSequence) -> FloatArray:
+    logprobs = await client.compute_logprobs(types.ModelInput.from_ints(sequence.tokens))
+    if len(logprobs) != len(sequence.tokens) or any(logprob is None for logprob in logprobs[1:]):
+        raise InvalidRequest(
+            f"compute_logprobs gave {len(logprobs)} entries for {len(sequence.tokens)} tokens, or left one out;"
+            " the KL needs one logprob for every token but the first."
+        )
+    return np.asarray(logprobs[1:], dtype=np.float32)

@@ -1,0 +1,98 @@
+"""Episodes as files: one JSON line per member, and a few groups as text for people.
+
+`rollouts/iteration_000012.jsonl` and `rollouts/test_000012.jsonl` in the run's folder; an iteration done again after a
+resume replaces its files. The fields are listed in docs/metrics.md.
+
+Axes: _P group of the batch (problem), _G member of a group.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from recipe.rl.types import TrajectoryGroup, Transition
+
+# Raised when a field changes its meaning or goes away.
+FORMAT_VERSION = 1
+
+
+class Decoder(Protocol):
+    """The one method of a tokenizer that is needed here."""
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Tokens as text."""
+        ...
+
+
+def rollout_records(
+    groups_P: Sequence[TrajectoryGroup], advantages_PG: Sequence[Sequence[float] | None], decoder: Decoder
+) -> list[dict[str, Any]]:
+    """One dictionary per episode. An entry of advantages_PG is None where none were computed (evaluation)."""
+    records = []
+    for group, advantages_G in zip(groups_P, advantages_PG, strict=True):
+        rewards_G = group.get_total_rewards()
+        for i_member, trajectory in enumerate(group.trajectories_G):
+            record = {
+                "version": FORMAT_VERSION,
+                "group": group.i_group,
+                "member": i_member,
+                "env": group.env_name,
+                "tags": group.tags,
+                "total_reward": rewards_G[i_member],
+                "final_reward": group.final_rewards_G[i_member],
+                "advantage": None if advantages_G is None else advantages_G[i_member],
+                "metrics": group.metrics_G[i_member],
+                "turns": [_turn_record(transition, decoder) for transition in trajectory.transitions],
+            }
+            records.append(record)
+    return records
+
+
+def write_records(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """Write the records as JSON lines, all of them or none."""
+    text = "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records)
+    _write(path, text)
+
+
+def write_text(path: Path, records: Sequence[dict[str, Any]], num_groups: int) -> None:
+    """Write the first `num_groups` groups of the records for people to read."""
+    shown = list(dict.fromkeys(record["group"] for record in records))[:num_groups]
+    _write(path, "\n".join(_episode_text(record) for record in records if record["group"] in shown))
+
+
+def _turn_record(transition: Transition, decoder: Decoder) -> dict[str, Any]:
+    prompt_tokens = transition.ob.to_ints()
+    return {
+        "prompt": decoder.decode(prompt_tokens),
+        "response": decoder.decode(list(transition.ac.tokens)),
+        "prompt_tokens": prompt_tokens,
+        "tokens": list(transition.ac.tokens),
+        "logprobs": list(transition.ac.logprobs),
+        "stop_reason": transition.ac.stop_reason,
+        "reward": transition.reward,
+        "metrics": transition.metrics,
+        "logs": transition.logs,
+    }
+
+
+def _episode_text(record: dict[str, Any]) -> str:
+    advantage = record["advantage"]
+    head = f"=== group {record['group']} member {record['member']}: reward {record['total_reward']:.4g}"
+    lines = [head + ("" if advantage is None else f", advantage {advantage:+.4g}")]
+    for i_turn, turn in enumerate(record["turns"]):
+        lines.append(f"--- turn {i_turn}, prompt")
+        lines.append(turn["prompt"])
+        lines.append(f"--- turn {i_turn}, response ({turn['stop_reason']}, reward {turn['reward']:.4g})")
+        lines.append(turn["response"])
+    return "\n".join(lines) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(path.suffix + ".partial")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)

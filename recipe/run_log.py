@@ -1,0 +1,167 @@
+"""The folder of a run: config.json, metrics.jsonl and one console line per step."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from mint.errors import InvalidRequest
+from recipe import journal
+from recipe.config_record import config_changes, config_to_json
+
+logger = logging.getLogger(__name__)
+
+METRICS_FILE = "metrics.jsonl"
+CONFIG_FILE = "config.json"
+CONFIG_CHANGES_FILE = "config_changes.jsonl"
+LOCK_FILE = ".lock"
+
+# What a console line shows, in this order, where a step has it; the rest is in metrics.jsonl.
+HEADLINES = (
+    "train_mean_nll",
+    "test/nll",
+    "loss",
+    "pair_accuracy",
+    "test/pair_accuracy",
+    "env/all/reward/total",
+    "test/env/all/reward/total",
+    "kl_sample_train_v1",
+    "entropy",
+    "learning_rate",
+)
+_MAX_FALLBACK_HEADLINES = 6
+
+
+class RunLog:
+    """Writes what a run reports. Use as a context manager.
+
+    config.json holds enough to rebuild the config (`recipe.config_record.load_config`); a config that differs from
+    the recorded one on resume is noted in config_changes.jsonl. metrics.jsonl gets one JSON line per step: "step"
+    first, then keys in order, floats in full, a non-finite value as null with a warning. Each line is on disk before
+    `metrics` returns.
+
+    The folder is locked while the log is open: a second process (or a second RunLog) on the same `log_path` gets
+    InvalidRequest. The lock ends with the process, however it ends.
+    """
+
+    def __init__(self, log_path: str | Path, *, config: Any, resume_step: int | None = None) -> None:
+        """Open `log_path`, making the folder where needed.
+
+        resume_step: index of the next step of a resumed run; None for a new one. Lines of that step and later ones,
+        which a killed process may have left, are dropped: their steps are run again.
+        """
+        self.log_path = Path(log_path).expanduser()
+        self.log_path.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock_folder(self.log_path)
+        try:
+            self._last_step = self._drop_lines_from(resume_step or 0)
+            self._record_config(config_to_json(config), resume_step)
+        except BaseException:
+            self.close()
+            raise
+        self._warned_keys: set[str] = set()
+
+    def metrics(self, values: Mapping[str, Any], step: int) -> None:
+        """Write one line. `step` must be higher than that of the line before."""
+        assert self._lock is not None, f"metrics(step={step}) on a closed RunLog"
+        assert step > self._last_step, f"step {step} is logged after step {self._last_step}; one line per step"
+        line = {key: self._to_json(key, values[key]) for key in sorted(values)}
+        journal.append_line(self.log_path / METRICS_FILE, {"step": step, **line})
+        self._last_step = step
+        print(console_line(step, line), flush=True)
+
+    def close(self) -> None:
+        """Release the folder. Closing twice does nothing."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def __enter__(self) -> RunLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _to_json(self, key: str, value: Any) -> Any:
+        if hasattr(value, "item"):
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            if key not in self._warned_keys:
+                logger.warning("metric %s is %r; it is written as null", key, value)
+                self._warned_keys.add(key)
+            return None
+        if value is not None and not isinstance(value, (bool, int, float, str)):
+            raise InvalidRequest(f"metric {key}={value!r}: must be a number or a string, not {type(value).__name__}")
+        return value
+
+    def _drop_lines_from(self, first_step: int) -> int:
+        path = self.log_path / METRICS_FILE
+        records = journal.read_lines(path)
+        kept = [record for record in records if record.get("step", -1) < first_step]
+        if len(kept) < len(records):
+            logger.warning("%s: dropped %d lines; going on from step %d", path, len(records) - len(kept), first_step)
+        if path.exists():
+            journal.rewrite_lines(path, kept)
+        return max((record.get("step", -1) for record in kept), default=-1)
+
+    def _record_config(self, record: dict[str, Any], resume_step: int | None) -> None:
+        path = self.log_path / CONFIG_FILE
+        if resume_step is not None and path.exists():
+            changes = config_changes(json.loads(path.read_text(encoding="utf-8")), record)
+            if changes:
+                for name, (old, new) in changes.items():
+                    logger.warning("config changed on resume at step %d: %s was %r, is %r", resume_step, name, old, new)
+                journal.append_line(
+                    self.log_path / CONFIG_CHANGES_FILE, {"resume_step": resume_step, "changes": changes}
+                )
+        journal.replace_file(path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_metrics(log_path: str | Path) -> list[dict[str, Any]]:
+    """Every line of a run's metrics.jsonl, oldest first; [] where there is none."""
+    return journal.read_lines(Path(log_path).expanduser() / METRICS_FILE)
+
+
+def console_line(step: int, values: Mapping[str, Any]) -> str:
+    """One aligned line for people: progress, seconds, then the headline metrics this step has."""
+    keys = [key for key in HEADLINES if key in values]
+    if not keys:
+        keys = [key for key in values if not key.startswith(("time/", "progress/"))][:_MAX_FALLBACK_HEADLINES]
+    progress, seconds = values.get("progress/done_frac"), values.get("time/step")
+    head = f"step {step:5d}"
+    head += f" {progress:6.1%}" if isinstance(progress, float) else " " * 7
+    head += f" {seconds:6.1f}s" if isinstance(seconds, float) else " " * 8
+    return "  ".join([head, *(f"{key} {_for_people(values[key])}" for key in keys)])
+
+
+def _for_people(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.2e}" if value != 0 and abs(value) < 1e-2 else f"{value:.4f}"
+
+
+def _lock_folder(folder: Path) -> IO[str]:
+    file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise InvalidRequest(
+            f"log_path={str(folder)!r} is in use by another run (process {holder}); wait for it to end or use another "
+            "log_path"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
