@@ -138,6 +138,19 @@ def check_resume_identity(
             )
 
 
+def find_resume_record(log_path: str | Path, identity: RunIdentity) -> CheckpointRecord | None:
+    """The record to resume from, or None for a new run. InvalidRequest when the run was made with another identity."""
+    record = get_last_checkpoint(log_path)
+    if record is not None:
+        check_resume_identity(
+            record,
+            base_model=identity.base_model,
+            lora_rank=identity.lora_rank,
+            renderer_name=identity.renderer_name,
+        )
+    return record
+
+
 async def open_training_client(
     service: mint.ServiceClient,
     identity: RunIdentity,
@@ -148,18 +161,12 @@ async def open_training_client(
 ) -> mint.TrainingClient:
     """The training client a stage works with.
 
-    record given: that checkpoint with its optimizer, to resume the run. Otherwise load_checkpoint_path given: those
-    weights and a fresh optimizer. Otherwise: a new adapter drawn with `seed`.
+    record given (see find_resume_record): that checkpoint with its optimizer, to resume the run. Otherwise
+    load_checkpoint_path given: those weights and a fresh optimizer. Otherwise: a new adapter drawn with `seed`.
     Raises InvalidRequest when a loaded checkpoint has another base model or LoRA rank than `identity`.
     """
     metadata = {"renderer_name": identity.renderer_name} if identity.renderer_name else {}
     if record is not None:
-        check_resume_identity(
-            record,
-            base_model=identity.base_model,
-            lora_rank=identity.lora_rank,
-            renderer_name=identity.renderer_name,
-        )
         assert record.state_path is not None, f"record {record.name!r} has no state_path to resume from"
         return await service.create_training_client_from_state_with_optimizer(record.state_path, user_metadata=metadata)
     if load_checkpoint_path is None:

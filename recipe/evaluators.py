@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,3 +24,20 @@ class SamplingClientEvaluator(ABC):
     @abstractmethod
     async def __call__(self, sampling_client: mint.SamplingClient) -> dict[str, float]:
         """Metric name -> value."""
+
+
+Evaluator = TrainingClientEvaluator | SamplingClientEvaluator
+
+
+async def run_evaluators(evaluators: Sequence[Evaluator], training_client: mint.TrainingClient) -> dict[str, float]:
+    """The metrics of all evaluators for the weights as they are now; those that sample share one snapshot."""
+    metrics: dict[str, float] = {}
+    sampling_client: mint.SamplingClient | None = None
+    for evaluator in evaluators:
+        if isinstance(evaluator, TrainingClientEvaluator):
+            metrics |= await evaluator(training_client)
+            continue
+        if sampling_client is None:
+            sampling_client = await training_client.save_weights_and_get_sampling_client()
+        metrics |= await evaluator(sampling_client)
+    return metrics

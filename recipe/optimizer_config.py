@@ -1,0 +1,48 @@
+"""Adam's settings and its learning-rate schedule, shared by the stages."""
+
+from __future__ import annotations
+
+import chz
+
+from mint import types
+from mint.errors import InvalidRequest
+from recipe.schedules import LRSchedule, learning_rate_at
+
+
+@chz.chz(typecheck=True)
+class AdamConfig:
+    """Settings of the optimizer."""
+
+    # Highest learning rate of the schedule.
+    learning_rate: float = 1e-4
+    lr_schedule: LRSchedule = "linear"
+    # Steps over which the learning rate rises to its highest.
+    warmup_steps: int = 0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    # Added to the root of the second moment, in the unit of the gradient.
+    eps: float = 1e-8
+    # Decoupled: each step shrinks the weights by learning_rate · weight_decay.
+    weight_decay: float = 0.0
+    # Longest gradient, as an L2 norm over all parameters; longer ones are scaled down. 0: no limit.
+    grad_clip_norm: float = 0.0
+
+    @chz.validate
+    def _ranges(self) -> None:
+        for name in ("learning_rate", "warmup_steps", "eps", "weight_decay", "grad_clip_norm"):
+            if not getattr(self, name) >= 0:
+                raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must not be negative")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must be in [0, 1)")
+
+    def params_at(self, step: int, num_steps: int) -> types.AdamParams:
+        """What optim_step gets at step `step` of `num_steps`."""
+        return types.AdamParams(
+            learning_rate=learning_rate_at(step, num_steps, self.learning_rate, self.lr_schedule, self.warmup_steps),
+            beta1=self.beta1,
+            beta2=self.beta2,
+            eps=self.eps,
+            weight_decay=self.weight_decay,
+            grad_clip_norm=self.grad_clip_norm,
+        )

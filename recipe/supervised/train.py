@@ -1,0 +1,209 @@
+"""Supervised fine-tuning, from first to last step.
+
+Deviation from Tinker's recipe: weights are divided by their batch's total, so the loss is the mean over supervised
+tokens and the gradient's size does not depend on how long the examples are (docs/metrics.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import chz
+
+from mint import types
+from mint.errors import InvalidRequest
+from mint.seeds import derive_seed
+from recipe import checkpoint_utils
+from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
+from recipe.evaluators import Evaluator, run_evaluators
+from recipe.model_info import get_context_length, resolve_renderer_name
+from recipe.optimizer_config import AdamConfig
+from recipe.run_log import RunLog, read_metrics
+from recipe.supervised.nll import NLLEvaluator, mean_normalised, summed_nll, total_weight
+from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
+from recipe.tokenizer_utils import get_tokenizer
+from renderers import get_renderer
+
+if TYPE_CHECKING:
+    import mint
+
+
+@chz.chz(typecheck=True)
+class Config:
+    """Settings of a supervised run."""
+
+    # Folder of the run. Started again on the same folder, a run goes on where its last checkpoint was saved.
+    log_path: str
+    dataset_builder: SupervisedDatasetBuilder
+    # "mint-tiny", a local folder or a hub id.
+    model_name: str = "mint-tiny"
+    # None: the one recommended for the model.
+    renderer_name: str | None = None
+    # mint:// path of a state to start from: its weights, with a fresh optimizer. None: a new adapter.
+    load_checkpoint_path: str | None = None
+    lora_rank: int = 32
+    optimizer: AdamConfig = chz.field(default_factory=AdamConfig)
+    num_epochs: int = 1
+    # Stop after this many steps; the learning rate is scheduled over the steps that are run. None: all epochs.
+    max_steps: int | None = None
+    # Steps between evaluations; one before the first step and one after the last are always made. 0: only those.
+    eval_every: int = 20
+    # Steps between checkpoints; the final one is always saved. 0: only that.
+    save_every: int = 20
+    # How long periodic checkpoints are kept, in seconds; the final one stays. None: for good.
+    ttl_seconds: int | None = None
+    # Everything random follows from this: the new adapter and the order of the data.
+    seed: int = 0
+
+    @chz.validate
+    def _ranges(self) -> None:
+        lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}
+        for name, minimum in lowest.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise InvalidRequest(f"{name}={value}: must be at least {minimum}")
+        if self.ttl_seconds is not None and self.save_every == 0:
+            raise InvalidRequest(
+                f"ttl_seconds={self.ttl_seconds} with save_every=0: only periodic checkpoints have a time to live; "
+                "set save_every, or leave ttl_seconds out"
+            )
+
+
+@dataclass(frozen=True)
+class SFTResult:
+    """What a supervised run leaves behind.
+
+    metrics: nll_before and nll_after (held-out, where there is held-out data), train_mean_nll (last step), num_steps.
+    """
+
+    state_path: str
+    sampler_path: str
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+async def main(
+    config: Config, service: mint.ServiceClient | None = None, evaluators: Sequence[Evaluator] = ()
+) -> SFTResult:
+    """Train, or resume, or return at once when the run is complete.
+
+    service: the client to use; None makes one from the environment (MINT_BASE_URL). evaluators: run with the held-out
+    NLL. Raises InvalidRequest for bad settings and data before anything is trained.
+    """
+    renderer_name = resolve_renderer_name(config.renderer_name, config.model_name)
+    identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
+    record = checkpoint_utils.find_resume_record(config.log_path, identity)
+    service = service or _service_from_environment()
+
+    renderer = get_renderer(renderer_name, get_tokenizer(config.model_name))
+    dataset, test_dataset = config.dataset_builder(renderer, get_context_length(service, config.model_name))
+    num_steps = config.num_epochs * len(dataset)
+    num_steps = num_steps if config.max_steps is None else min(num_steps, config.max_steps)
+    if record is not None and record.is_final and record.step >= num_steps:
+        return _result(config.log_path, record)
+    if test_dataset is not None:
+        evaluators = [NLLEvaluator(test_dataset), *evaluators]
+    first_step = record.step if record is not None else 0
+
+    with RunLog(config.log_path, config=config, resume_step=first_step if record is not None else None) as log:
+        client = await checkpoint_utils.open_training_client(
+            service,
+            identity,
+            seed=derive_seed(config.seed, "adapter"),
+            record=record,
+            load_checkpoint_path=config.load_checkpoint_path,
+        )
+        batches = BatchCursor(dataset, config.seed)
+        data = batches.at(first_step) if first_step < num_steps else []
+        for step in range(first_step, num_steps):
+            is_eval_due = step == 0 or (config.eval_every > 0 and step % config.eval_every == 0)
+            metrics = await run_evaluators(evaluators, client) if is_eval_due else {}
+
+            started = time.monotonic()
+            adam_params = config.optimizer.params_at(step, num_steps)
+            loss_future = client.forward_backward(mean_normalised(data), "cross_entropy")
+            step_future = client.optim_step(adam_params)
+            next_data = batches.at(step + 1) if step + 1 < num_steps else []  # while the engine computes
+            metrics |= step_metrics(data, await loss_future, await step_future)
+
+            metrics |= {
+                "learning_rate": adam_params.learning_rate,
+                "epoch": step // len(dataset),
+                "num_dropped": dataset.num_dropped,
+                "progress/done_frac": (step + 1) / num_steps,
+                "time/step": time.monotonic() - started,
+            }
+            log.metrics(metrics, step=step)
+            data = next_data
+            if config.save_every > 0 and (step + 1) % config.save_every == 0 and step + 1 < num_steps:
+                await checkpoint_utils.save_checkpoint(
+                    client,
+                    f"{step + 1:06d}",
+                    config.log_path,
+                    step=step + 1,
+                    identity=identity,
+                    ttl_seconds=config.ttl_seconds,
+                )
+
+        done_steps = max(first_step, num_steps)
+        if evaluators:
+            log.metrics(await run_evaluators(evaluators, client) | {"progress/done_frac": 1.0}, step=done_steps)
+        record = await checkpoint_utils.save_checkpoint(
+            client, checkpoint_utils.FINAL_NAME, config.log_path, step=done_steps, identity=identity
+        )
+    return _result(config.log_path, record)
+
+
+class BatchCursor:
+    """The batch of any step: epoch and batch follow from the step, and the epoch's order from seed and epoch."""
+
+    def __init__(self, dataset: SupervisedDataset, seed: int) -> None:
+        if len(dataset) == 0:
+            raise InvalidRequest("the dataset has no batch; it needs at least one example")
+        self._dataset = dataset
+        self._seed = seed
+        self._epoch: int | None = None
+
+    def at(self, step: int) -> list[types.Datum]:
+        """The datums of step `step`."""
+        epoch, i_batch = divmod(step, len(self._dataset))
+        if epoch != self._epoch:
+            self._dataset.set_epoch(derive_seed(self._seed, "epoch", epoch))
+            self._epoch = epoch
+        return self._dataset.get_batch(i_batch)
+
+
+def step_metrics(
+    data: Sequence[types.Datum], output: types.ForwardBackwardOutput, response: types.OptimStepResponse
+) -> dict[str, float]:
+    """What one step says about itself, from its batch (before normalisation) and the two answers of the client."""
+    num_loss_tokens = total_weight(data)
+    # Metric names of the API carry a reduction ("grad_norm:mean"), which says nothing about a single step.
+    optimizer = {f"optim/{name.split(':')[0]}": value for name, value in (response.metrics or {}).items()}
+    return {
+        "train_mean_nll": summed_nll(data, output) / num_loss_tokens,
+        "num_sequences": len(data),
+        "num_tokens": sum(datum.model_input.length for datum in data),
+        "num_loss_tokens": num_loss_tokens,
+        **optimizer,
+    }
+
+
+def _service_from_environment() -> mint.ServiceClient:
+    import mint
+
+    return mint.ServiceClient()
+
+
+def _result(log_path: str, record: CheckpointRecord) -> SFTResult:
+    lines = read_metrics(log_path)
+    test_nlls = [line["test/nll"] for line in lines if "test/nll" in line]
+    metrics: dict[str, float] = {"num_steps": record.step}
+    if test_nlls:
+        metrics |= {"nll_before": test_nlls[0], "nll_after": test_nlls[-1]}
+    if train_nlls := [line["train_mean_nll"] for line in lines if "train_mean_nll" in line]:
+        metrics["train_mean_nll"] = train_nlls[-1]
+    assert record.state_path is not None and record.sampler_path is not None, f"incomplete record {record}"
+    return SFTResult(record.state_path, record.sampler_path, metrics)
