@@ -113,7 +113,7 @@ class _Row:
     def append_sampled(self, tokens: list[int], logprobs: list[float]) -> None:
         if len(tokens) != len(logprobs):
             raise InvalidRequest(
-                f"an action has {len(tokens)} tokens and {len(logprobs)} logprobs; the policy must return one per token."
+                f"an action has {len(tokens)} tokens and {len(logprobs)} logprobs; it needs one per token."
             )
         if tokens and not self.tokens:
             raise InvalidRequest(

@@ -94,15 +94,16 @@ def _total_kl(referenced_D: Sequence[ReferencedSequence]) -> float:
 async def fetch_reference(
     sequences_D: Sequence[TrainingSequence],
     reference_client: mint.SamplingClient,
-    policy_client: mint.SamplingClient | None = None,
+    policy_client: mint.SamplingClient,
+    temperature: float,
 ) -> list[ReferencedSequence]:
-    """Each sequence with the reference's logprobs, all of them requested at once.
+    """Each sequence with the logprobs of reference and policy, all of them requested at once.
 
-    policy_client: where the policy's logprobs at temperature 1 come from; None takes the sampler's own, which is right
-        only for sequences sampled at temperature 1.
+    temperature: what the sequences were sampled at. At 1 the sampler's own logprobs are the policy's, and
+        `policy_client` is not asked.
     """
     reference_logprobs_D = await gather_or_cancel([_target_logprobs_T(reference_client, s) for s in sequences_D])
-    if policy_client is None:
+    if temperature == 1:
         policy_logprobs_D = [sequence.sampler_logprobs_T for sequence in sequences_D]
     else:
         policy_logprobs_D = await gather_or_cancel([_target_logprobs_T(policy_client, s) for s in sequences_D])

@@ -64,7 +64,7 @@ def sample_train_metrics(trained_D: Sequence[TrainedSequence]) -> dict[str, floa
 
 
 def entropy_metrics(sequences_D: Sequence[TrainingSequence]) -> dict[str, float]:
-    """entropy = -mean sampler logprob of the sampled tokens: an estimate, in nats per token, at the run's temperature."""
+    """entropy = -mean sampler logprob of the sampled tokens: an estimate, nats per token, at the run's temperature."""
     logprobs = [sequence.sampler_logprobs_T[sequence.is_sampled_T] for sequence in sequences_D]
     if not logprobs:
         return {}

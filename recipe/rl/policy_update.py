@@ -1,14 +1,15 @@
 """One batch of training sequences into the weights.
 
 The API sums the loss over tokens, and nothing here divides it: the gradient of a batch is the sum over its sampled
-tokens. Adam's step does not depend on that scale, so any constant divisor (Dr. GRPO's, say) would give the same weights;
-a per-sequence mean, which would weigh tokens of short answers more, is deliberately not taken.
+tokens. Adam's step does not depend on that scale, so any constant divisor (Dr. GRPO's, say) would give the same
+weights; a per-sequence mean, which would weigh tokens of short answers more, is deliberately not taken.
 
 Axes: _T target token, _D training sequence.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,6 +23,8 @@ from recipe.rl.datums import TrainingSequence
 from recipe.rl.metrics import TrainedSequence
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 # The losses of the API that take logprobs and advantages.
 POLICY_LOSSES = ("importance_sampling", "ppo", "cispo", "dro")
@@ -68,6 +71,24 @@ class PolicyLoss:
                 f"loss_fn={self.loss_fn!r} is not a policy loss; choose one of {known}."
                 f"{nearest_name(self.loss_fn, POLICY_LOSSES)}"
             )
+
+
+def policy_loss_at(
+    temperature: float, loss_fn: str, loss_fn_config: dict[str, float] | None, training_client: mint.TrainingClient
+) -> PolicyLoss:
+    """The loss at the sampling temperature where the backend takes it there, so that the first step is on-policy.
+
+    A backend says so with `supports_temperature`; one that does not is warned about.
+    """
+    if temperature != 1 and not getattr(training_client, "supports_temperature", False):
+        logger.warning(
+            "temperature=%s: this server computes the loss at temperature 1, so the logprobs of sampler and trainer"
+            " differ from the first step on; use temperature=1 to train on-policy",
+            temperature,
+        )
+    elif temperature != 1:
+        return PolicyLoss(loss_fn, {**(loss_fn_config or {}), "temperature": temperature})
+    return PolicyLoss(loss_fn, loss_fn_config)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ Axes: _P group of the batch (problem), _G member of a group.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from recipe import journal
+from recipe.rl.batch import ScoredGroup
 from recipe.rl.types import TrajectoryGroup, Transition
 
 # Raised when a field changes its meaning or goes away.
@@ -28,28 +29,27 @@ class Decoder(Protocol):
         ...
 
 
-def rollout_records(
-    groups_P: Sequence[TrajectoryGroup], advantages_PG: Sequence[Sequence[float] | None], decoder: Decoder
-) -> list[dict[str, Any]]:
-    """One dictionary per episode. An entry of advantages_PG is None where none were computed (evaluation)."""
-    records = []
-    for group, advantages_G in zip(groups_P, advantages_PG, strict=True):
-        rewards_G = group.get_total_rewards()
-        for i_member, trajectory in enumerate(group.trajectories_G):
-            record = {
-                "version": FORMAT_VERSION,
-                "group": group.i_group,
-                "member": i_member,
-                "env": group.env_name,
-                "tags": group.tags,
-                "total_reward": rewards_G[i_member],
-                "final_reward": group.final_rewards_G[i_member],
-                "advantage": None if advantages_G is None else advantages_G[i_member],
-                "metrics": group.metrics_G[i_member],
-                "turns": [_turn_record(transition, decoder) for transition in trajectory.transitions],
-            }
-            records.append(record)
-    return records
+def export_rollouts(
+    stem: Path,
+    groups_P: Sequence[TrajectoryGroup | ScoredGroup],
+    decoder: Decoder,
+    *,
+    as_json: bool,
+    num_groups_as_text: int,
+) -> None:
+    """Write <stem>.jsonl with every episode where `as_json`, and <stem>.txt with the first groups."""
+    if not as_json and num_groups_as_text == 0:
+        return
+    records = rollout_records(groups_P, decoder)
+    if as_json:
+        write_records(stem.with_suffix(".jsonl"), records)
+    if num_groups_as_text > 0:
+        write_text(stem.with_suffix(".txt"), records, num_groups_as_text)
+
+
+def rollout_records(groups_P: Sequence[TrajectoryGroup | ScoredGroup], decoder: Decoder) -> list[dict[str, Any]]:
+    """One dictionary per episode; `advantage` is None for groups without advantages (evaluation)."""
+    return [record for group in groups_P for record in _group_records(group, decoder)]
 
 
 def write_records(path: Path, records: Sequence[dict[str, Any]]) -> None:
@@ -62,6 +62,34 @@ def write_text(path: Path, records: Sequence[dict[str, Any]], num_groups: int) -
     """Write the first `num_groups` groups of the records for people to read."""
     shown = list(dict.fromkeys(record["group"] for record in records))[:num_groups]
     _write(path, "\n".join(_episode_text(record) for record in records if record["group"] in shown))
+
+
+def _group_records(scored: TrajectoryGroup | ScoredGroup, decoder: Decoder) -> list[dict[str, Any]]:
+    group = scored.group if isinstance(scored, ScoredGroup) else scored
+    advantages_G = scored.advantages_G if isinstance(scored, ScoredGroup) else [None] * len(group)
+    members = zip(
+        group.trajectories_G,
+        group.get_total_rewards(),
+        group.final_rewards_G,
+        group.metrics_G,
+        advantages_G,
+        strict=True,
+    )
+    return [
+        {
+            "version": FORMAT_VERSION,
+            "group": group.i_group,
+            "member": i_member,
+            "env": group.env_name,
+            "tags": group.tags,
+            "total_reward": total_reward,
+            "final_reward": final_reward,
+            "advantage": advantage,
+            "metrics": metrics,
+            "turns": [_turn_record(transition, decoder) for transition in trajectory.transitions],
+        }
+        for i_member, (trajectory, total_reward, final_reward, metrics, advantage) in enumerate(members)
+    ]
 
 
 def _turn_record(transition: Transition, decoder: Decoder) -> dict[str, Any]:
@@ -93,6 +121,4 @@ def _episode_text(record: dict[str, Any]) -> str:
 
 def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(path.suffix + ".partial")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    journal.replace_file(path, text)

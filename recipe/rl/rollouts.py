@@ -1,7 +1,7 @@
 """Episodes: every member of every group is played concurrently, so that the engine sees all waiting turns as one batch.
 
-Each turn of each member has its own seed, derived from where it stands (seed_parts, group, member, turn). A rollout thus
-depends on no other, and an iteration can be repeated without replaying the ones before it.
+Each turn of each member has its own seed, derived from where it stands (run, iteration, group, member, turn). A rollout
+thus depends on no other, and an iteration can be repeated without replaying the ones before it.
 
 Axes: _P group of the batch (problem), _G member of a group.
 """

@@ -1,0 +1,105 @@
+"""KL to a reference with numbers worked by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mint import types
+from mint.errors import InvalidRequest
+from recipe.rl.datums import TrainingSequence
+from recipe.rl.kl import ReferencedSequence, add_kl_penalty, fetch_reference, kl_metrics, mean_token_kl
+
+
+def sequence(tokens: list[int], is_sampled: list[bool], logprobs: list[float], i_member: int = 0) -> TrainingSequence:
+    is_sampled_T = np.asarray(is_sampled)
+    return TrainingSequence(
+        tokens=tokens,
+        is_sampled_T=is_sampled_T,
+        sampler_logprobs_T=np.asarray(logprobs, dtype=np.float32),
+        advantages_T=np.where(is_sampled_T, 1.0, 0.0).astype(np.float32),
+        i_member=i_member,
+    )
+
+
+def referenced() -> list[ReferencedSequence]:
+    """k1 of the three sampled tokens: -1 + 1.5 = 0.5, -2 + 3 = 1, and -1 + 1 = 0; their mean is 0.5."""
+    first = sequence([5, 6, 7, 8], [False, True, True], [0.0, -1.0, -2.0])
+    second = sequence([5, 6, 7], [False, True], [0.0, -1.0], i_member=1)
+    return [
+        ReferencedSequence(first, first.sampler_logprobs_T, np.asarray([-9.0, -1.5, -3.0], dtype=np.float32)),
+        ReferencedSequence(second, second.sampler_logprobs_T, np.asarray([-9.0, -1.0], dtype=np.float32)),
+    ]
+
+
+def test_mean_kl_counts_sampled_tokens_only() -> None:
+    assert mean_token_kl(referenced()) == pytest.approx(0.5)
+
+
+def test_kl_is_reported_per_token_and_per_episode() -> None:
+    assert kl_metrics(referenced()) == pytest.approx({"kl_policy_base": 0.5, "kl_policy_base_per_episode": 0.75})
+    assert kl_metrics([]) == {}
+
+
+def test_penalty_is_the_coefficient_times_the_mean_minus_the_tokens_own_kl() -> None:
+    first, second = add_kl_penalty(referenced(), kl_penalty_coef=0.2)
+    # 1 + 0.2 * (0.5 - 0.5), 1 + 0.2 * (0.5 - 1), 1 + 0.2 * (0.5 - 0); the prompt token stays at 0.
+    assert first.advantages_T.tolist() == pytest.approx([0.0, 1.0, 0.9])
+    assert second.advantages_T.tolist() == pytest.approx([0.0, 1.1])
+    assert first.advantages_T.dtype == np.float32
+
+
+def test_penalty_sums_to_zero_over_the_batch_and_leaves_its_input_alone() -> None:
+    rows = referenced()
+    penalised = add_kl_penalty(rows, kl_penalty_coef=3.0)
+    added = sum(
+        float((new.advantages_T - row.sequence.advantages_T).sum()) for new, row in zip(penalised, rows, strict=True)
+    )
+    assert added == pytest.approx(0.0, abs=1e-6)
+    assert rows[0].sequence.advantages_T.tolist() == [0.0, 1.0, 1.0]
+
+
+def test_no_sampled_token_is_an_error() -> None:
+    with pytest.raises(InvalidRequest, match="at least one sampled token"):
+        mean_token_kl([])
+
+
+class ScriptedClient:
+    """compute_logprobs answers token i with -factor * token; counts how many requests were waiting at once."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.waiting = 0
+        self.most_waiting = 0
+
+    async def compute_logprobs(self, prompt: types.ModelInput) -> list[float | None]:
+        self.waiting += 1
+        self.most_waiting = max(self.most_waiting, self.waiting)
+        await asyncio.sleep(0)
+        self.waiting -= 1
+        return [None, *(-self.factor * token for token in prompt.to_ints()[1:])]
+
+
+def fetch(
+    sequences: list[TrainingSequence], reference: ScriptedClient, policy: ScriptedClient, temperature: float
+) -> list[ReferencedSequence]:
+    clients: Any = (reference, policy)
+    return asyncio.run(fetch_reference(sequences, *clients, temperature))
+
+
+def test_reference_logprobs_line_up_with_the_targets_and_are_fetched_together() -> None:
+    client, policy = ScriptedClient(0.5), ScriptedClient(0.25)
+    rows = fetch([row.sequence for row in referenced()], client, policy, temperature=1.0)
+    assert rows[0].reference_logprobs_T.tolist() == [-3.0, -3.5, -4.0]
+    assert rows[0].policy_logprobs_T.tolist() == [0.0, -1.0, -2.0]
+    assert rows[1].reference_logprobs_T.tolist() == [-3.0, -3.5]
+    assert (client.most_waiting, policy.most_waiting) == (2, 0)
+
+
+def test_at_another_temperature_the_policys_logprobs_are_computed_at_temperature_one() -> None:
+    rows = fetch([referenced()[1].sequence], ScriptedClient(0.5), ScriptedClient(0.25), temperature=0.7)
+    assert rows[0].policy_logprobs_T.tolist() == [-1.5, -1.75]
+    assert rows[0].token_kl_T.tolist() == [0.0, 1.75]

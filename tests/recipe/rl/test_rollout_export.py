@@ -1,0 +1,79 @@
+"""Rollouts as files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mint import types
+from recipe.rl.batch import ScoredGroup
+from recipe.rl.rollout_export import rollout_records, write_records, write_text
+from recipe.rl.types import TokensWithLogprobs, Trajectory, TrajectoryGroup, Transition
+
+
+class Letters:
+    """Token i is the i-th letter."""
+
+    def decode(self, token_ids: list[int]) -> str:
+        return "".join(chr(ord("a") + token) for token in token_ids)
+
+
+def group(i_group: int) -> TrajectoryGroup:
+    def trajectory(token: int) -> Trajectory:
+        action = TokensWithLogprobs(tokens=[token], logprobs=[-0.25], stop_reason="stop")
+        transition = Transition(types.ModelInput.from_ints([0, 1]), action, 0.5, True, {"correct": 1.0}, {"gold": "b"})
+        return Trajectory([transition], types.ModelInput.from_ints([]))
+
+    return TrajectoryGroup(
+        [trajectory(2), trajectory(3)], [0.5, 0.0], [{"rank": 0.0}, {"rank": 1.0}], ["letters"], "LetterEnv", i_group
+    )
+
+
+def test_a_record_holds_text_tokens_logprobs_rewards_and_advantage() -> None:
+    first, second = rollout_records([ScoredGroup(group(4), [0.25, -0.25])], Letters())
+    assert first == {
+        "version": 1,
+        "group": 4,
+        "member": 0,
+        "env": "LetterEnv",
+        "tags": ["letters"],
+        "total_reward": 1.0,
+        "final_reward": 0.5,
+        "advantage": 0.25,
+        "metrics": {"rank": 0.0},
+        "turns": [
+            {
+                "prompt": "ab",
+                "response": "c",
+                "prompt_tokens": [0, 1],
+                "tokens": [2],
+                "logprobs": [-0.25],
+                "stop_reason": "stop",
+                "reward": 0.5,
+                "metrics": {"correct": 1.0},
+                "logs": {"gold": "b"},
+            }
+        ],
+    }
+    assert (second["member"], second["advantage"], second["total_reward"]) == (1, -0.25, 0.5)
+
+
+def test_one_json_line_per_episode_and_a_second_export_replaces_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "rollouts" / "iteration_000012.jsonl"
+    write_records(path, rollout_records([ScoredGroup(group(0), [0.0, 0.0]), group(1)], Letters()))
+    write_records(path, rollout_records([group(2)], Letters()))
+    records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [(record["group"], record["member"], record["advantage"]) for record in records] == [
+        (2, 0, None),
+        (2, 1, None),
+    ]
+    assert [entry.name for entry in path.parent.iterdir()] == ["iteration_000012.jsonl"]
+
+
+def test_text_shows_the_first_groups_only(tmp_path: Path) -> None:
+    records = rollout_records([ScoredGroup(group(0), [0.25, -0.25]), group(1)], Letters())
+    path = tmp_path / "iteration_000000.txt"
+    write_text(path, records, num_groups=1)
+    text = path.read_text(encoding="utf-8")
+    assert "=== group 0 member 0: reward 1, advantage +0.25\n--- turn 0, prompt\nab\n" in text
+    assert "group 1" not in text
