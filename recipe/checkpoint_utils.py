@@ -130,7 +130,7 @@ def check_resume_identity(
         "renderer_name": (record.renderer, renderer_name),
     }
     for key, (recorded, configured) in wanted.items():
-        if recorded is not None and configured is not None and recorded != configured:
+        if not _is_same(recorded, configured):
             raise InvalidRequest(
                 f"{key}={configured!r}, but the run in this log_path was made with {key}={recorded!r} "
                 f"(checkpoint {record.name!r} at step {record.step}); set {key}={recorded!r} to resume it, or use "
@@ -168,24 +168,31 @@ async def open_training_client(
     metadata = {"renderer_name": identity.renderer_name} if identity.renderer_name else {}
     if record is not None:
         assert record.state_path is not None, f"record {record.name!r} has no state_path to resume from"
-        return await service.create_training_client_from_state_with_optimizer(record.state_path, user_metadata=metadata)
+        return await service.create_training_client_from_state_with_optimizer_async(
+            record.state_path, user_metadata=metadata
+        )
     if load_checkpoint_path is None:
-        return await service.create_lora_training_client(
+        return await service.create_lora_training_client_async(
             identity.base_model, rank=identity.lora_rank, seed=seed, user_metadata=metadata
         )
-    client = await service.create_training_client_from_state(load_checkpoint_path, user_metadata=metadata)
-    _check_loaded(client, identity, load_checkpoint_path)
-    return client
-
-
-def _check_loaded(client: mint.TrainingClient, identity: RunIdentity, path: str) -> None:
-    loaded = client.get_info().model_data
+    client = await service.create_training_client_from_state_async(load_checkpoint_path, user_metadata=metadata)
+    loaded = await client.get_info_async()
     for key, found, configured in (
         ("model_name", loaded.model_name, identity.base_model),
         ("lora_rank", loaded.lora_rank, identity.lora_rank),
     ):
-        if found is not None and found != configured:
+        if not _is_same(found, configured):
             raise InvalidRequest(
-                f"{key}={configured!r}, but load_checkpoint_path={path!r} has {key}={found!r}; set {key}={found!r} "
-                "or load another checkpoint"
+                f"{key}={configured!r}, but load_checkpoint_path={load_checkpoint_path!r} has {key}={found!r}; set "
+                f"{key}={found!r} or load another checkpoint"
             )
+    return client
+
+
+def _is_same(recorded: str | int | None, configured: str | int | None) -> bool:
+    """True when equal, when one side does not say, and for two names of one folder."""
+    if recorded is None or configured is None or recorded == configured:
+        return True
+    if not isinstance(recorded, str) or not isinstance(configured, str):
+        return False
+    return Path(recorded).is_dir() and Path(recorded).resolve() == Path(configured).resolve()

@@ -38,6 +38,6 @@ async def run_evaluators(evaluators: Sequence[Evaluator], training_client: mint.
             metrics |= await evaluator(training_client)
             continue
         if sampling_client is None:
-            sampling_client = await training_client.save_weights_and_get_sampling_client()
+            sampling_client = await training_client.save_weights_and_get_sampling_client_async()
         metrics |= await evaluator(sampling_client)
     return metrics

@@ -20,9 +20,13 @@ def resolve_renderer_name(renderer_name: str | None, model_name: str) -> str:
     return renderer_name if renderer_name is not None else get_recommended_renderer_name(model_name)
 
 
-def get_context_length(service: mint.ServiceClient, model_name: str) -> int | None:
-    """Tokens that fit a model's context, prompt and reply together; None where the service does not say."""
-    for model in service.get_server_capabilities().supported_models:
-        if model.model_name == model_name:
-            return model.max_context_length
-    return None
+async def get_context_length(service: mint.ServiceClient, model_name: str) -> int | None:
+    """Tokens that fit a model's context, prompt and reply together; None where a remote service does not say."""
+    import mint
+    from mint.tokenizer import load_context_length
+
+    if isinstance(service, mint.ServiceClient):
+        return load_context_length(model_name)
+    capabilities = await service.get_server_capabilities_async()
+    lengths = {model.model_name: model.max_context_length for model in capabilities.supported_models}
+    return lengths.get(model_name)

@@ -98,7 +98,7 @@ async def main(
     service = service or _service_from_environment()
 
     renderer = get_renderer(renderer_name, get_tokenizer(config.model_name))
-    dataset, test_dataset = config.dataset_builder(renderer, get_context_length(service, config.model_name))
+    dataset, test_dataset = config.dataset_builder(renderer, await get_context_length(service, config.model_name))
     num_steps = config.num_epochs * len(dataset)
     num_steps = num_steps if config.max_steps is None else min(num_steps, config.max_steps)
     if record is not None and record.is_final and record.step >= num_steps:
