@@ -25,6 +25,8 @@ from renderers import Message, Renderer, TrainOnWhat
 
 # Asked as the last user turn; the answer's first token is read, never sampled.
 JUDGE_QUESTION = "Is the reply above helpful? Answer Yes or No."
+# Where replies begin with reasoning, the verdict is asked for without it.
+_ANSWER_PREFILLS = {"qwen3": "<think>\n\n</think>\n\n"}
 # Above this log p a float32 logprob no longer resolves 1 − p: see `log_odds`.
 HIGHEST_RESOLVED_LOGPROB = -1e-6
 
@@ -40,6 +42,12 @@ class RenderedReply:
     def weights_T(self) -> torch.Tensor:
         """The weight of each target token."""
         return torch.from_numpy(self.weights[1:])
+
+    @property
+    def num_scored(self) -> int:
+        """Tokens from the first weighted target to the end: no logprob before them matters."""
+        weighted = np.flatnonzero(self.weights[1:])
+        return len(self.weights) - 1 - int(weighted[0]) if weighted.size else 0
 
     def model_input(self) -> types.ModelInput:
         """All tokens, as `compute_logprobs` wants them."""
@@ -101,7 +109,8 @@ class Verdict(Readout):
         """The conversation, the judge's question, the opening of an answer, and the affirmative token."""
         _check_ends_with_reply(conversation)
         question: Message = {"role": "user", "content": self.judge_question}
-        tokens = renderer.build_generation_prompt([*conversation, question]).to_ints()
+        prefill = _ANSWER_PREFILLS.get(renderer.name)
+        tokens = renderer.build_generation_prompt([*conversation, question], prefill=prefill).to_ints()
         tokens.append(self._affirmative_token(renderer))
         weights = np.zeros(len(tokens), dtype=np.float32)
         weights[-1] = 1.0

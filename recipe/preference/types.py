@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 import chz
 
@@ -19,7 +20,7 @@ class PreferencePair:
 
     prompt: the conversation up to the reply, one or more messages, the last one not the assistant's.
     chosen, rejected: assistant messages that differ in what they say.
-    source: where the pair comes from, for metrics and messages.
+    source: which collection the pair comes from. origin: file and line, or whatever finds it again, for messages.
 
     Construction raises InvalidRequest where one of these rules is broken.
     """
@@ -28,6 +29,7 @@ class PreferencePair:
     chosen: Message
     rejected: Message
     source: str | None = None
+    origin: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         validate_messages(self.prompt)
@@ -58,7 +60,7 @@ class PreferencePair:
 
     def swapped(self) -> PreferencePair:
         """The same pair with the opposite preference."""
-        return PreferencePair(self.prompt, self.rejected, self.chosen, self.source)
+        return PreferencePair(self.prompt, self.rejected, self.chosen, self.source, self.origin)
 
 
 @dataclass(frozen=True)
@@ -66,14 +68,39 @@ class PreferenceSplit:
     """The pairs to train on and those kept for testing, which share no prompt."""
 
     train: Sequence[PreferencePair]
-    held_out: Sequence[PreferencePair]
-    # Pairs left out, by reason, where the builder was told to leave such pairs out.
-    num_dropped: int = 0
+    held_out: Sequence[PreferencePair] = ()
+
+
+@chz.chz(typecheck=True)
+class PairExampleConfig:
+    """How pairs are held out, rendered and batched."""
+
+    # Pairs per optimizer step; the last batch of an epoch may be smaller.
+    batch_size: int = 16
+    # Longest reply in tokens, its prompt and the judge's question included; None: what fits the model's context.
+    max_length: int | None = None
+    # "error" refuses the data; "drop" leaves such pairs out, with a warning and the metric num_dropped.
+    on_too_long: Literal["error", "drop"] = "error"
+    # Share of the prompts, with all their pairs, kept for testing. Not looked at where held-out pairs are given.
+    held_out_share: float = 0.1
+    # Which prompts these are.
+    split_seed: int = 0
+
+    @chz.validate
+    def _ranges(self) -> None:
+        if self.batch_size < 1:
+            raise InvalidRequest(f"batch_size={self.batch_size}: must be at least 1")
+        if self.max_length is not None and self.max_length < 2:
+            raise InvalidRequest(f"max_length={self.max_length}: must be at least 2, or None")
+        if not 0.0 <= self.held_out_share < 1.0:
+            raise InvalidRequest(f"held_out_share={self.held_out_share}: must be at least 0 and below 1")
 
 
 @chz.chz(typecheck=True)
 class PreferenceDatasetBuilder(ABC):
     """Settings from which the pairs are made; subclasses say where they come from."""
+
+    examples: PairExampleConfig = chz.field(default_factory=PairExampleConfig)
 
     @abstractmethod
     def __call__(self) -> PreferenceSplit:

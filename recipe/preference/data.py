@@ -1,0 +1,219 @@
+"""Preference pairs from lists and files, their split by prompt, and the order in which they are trained on."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import chz
+
+from mint.errors import InvalidRequest
+from mint.seeds import derive_seed
+from recipe.conversation_files import read_rows
+from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit
+from renderers import Message
+
+
+@chz.chz(typecheck=True)
+class PairColumns:
+    """Names of the columns of a file of pairs."""
+
+    # Text of one user message, or a list of messages. Not needed where chosen and rejected are whole conversations.
+    prompt: str = "prompt"
+    # Text of the assistant's reply, one message, or a list of messages that begins with the prompt.
+    chosen: str = "chosen"
+    rejected: str = "rejected"
+    # Where a pair comes from; optional.
+    source: str = "source"
+
+
+@chz.chz(typecheck=True)
+class ListPreferenceDatasetBuilder(PreferenceDatasetBuilder):
+    """Pairs made in Python."""
+
+    pairs: list[PreferencePair]
+    # Pairs for testing, which may not share a prompt with `pairs`; None: taken from `pairs`.
+    held_out_pairs: list[PreferencePair] | None = None
+
+    def __call__(self) -> PreferenceSplit:
+        """See PreferenceDatasetBuilder."""
+        if self.held_out_pairs is not None:
+            return join_split(self.pairs, self.held_out_pairs)
+        return split_by_prompt(self.pairs, self.examples.held_out_share, self.examples.split_seed)
+
+
+@chz.chz(typecheck=True)
+class FilePreferenceDatasetBuilder(PreferenceDatasetBuilder):
+    """Pairs from a .jsonl or .parquet file, or from a hub dataset, one pair a row."""
+
+    # A file, or the name of a hub dataset.
+    path: str
+    # A file or hub dataset with pairs for testing, which may not share a prompt with `path`; None: taken from `path`.
+    held_out_path: str | None = None
+    columns: PairColumns = chz.field(default_factory=PairColumns)
+    # Of a hub dataset.
+    subset: str | None = None
+    split: str = "train"
+    # Read only the first rows of `path`; None: all.
+    max_rows: int | None = None
+
+    @chz.validate
+    def _rows(self) -> None:
+        if self.max_rows is not None and self.max_rows < 1:
+            raise InvalidRequest(f"max_rows={self.max_rows}: must be at least 1, or None for all")
+
+    def __call__(self) -> PreferenceSplit:
+        """See PreferenceDatasetBuilder. InvalidRequest names file and line of the first row that is not a pair."""
+        where: dict[str, Any] = {"split": self.split, "subset": self.subset}
+        pairs = read_pairs(self.path, self.columns, max_rows=self.max_rows, **where)
+        if self.held_out_path is not None:
+            return join_split(pairs, read_pairs(self.held_out_path, self.columns, **where))
+        return split_by_prompt(pairs, self.examples.held_out_share, self.examples.split_seed)
+
+
+def read_pairs(
+    path: str | Path,
+    columns: PairColumns | None = None,
+    *,
+    split: str = "train",
+    subset: str | None = None,
+    max_rows: int | None = None,
+) -> list[PreferencePair]:
+    """The pairs of a file or hub dataset (see `conversation_files.read_rows`), in order."""
+    pairs: list[PreferencePair] = []
+    for line, row in read_rows(path, split=split, subset=subset, max_rows=max_rows):
+        origin = f"{path}, line {line}"
+        try:
+            pairs.append(pair_from_row(row, columns, origin))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{origin}: {error}") from error
+    return pairs
+
+
+def pair_from_row(
+    row: Mapping[str, Any], columns: PairColumns | None = None, origin: str | None = None
+) -> PreferencePair:
+    """The pair in one row: texts, messages or conversations. InvalidRequest says which column breaks which rule."""
+    columns = columns or PairColumns()
+    chosen_prompt, chosen = _reply_of(row, columns.chosen)
+    rejected_prompt, rejected = _reply_of(row, columns.rejected)
+    if chosen_prompt != rejected_prompt:
+        raise InvalidRequest(
+            f"{columns.chosen!r} and {columns.rejected!r} begin with different messages: "
+            "a pair is two replies to one conversation"
+        )
+    prompt = _prompt_of(row, columns.prompt)
+    if prompt and chosen_prompt and prompt != chosen_prompt:
+        raise InvalidRequest(
+            f"{columns.prompt!r} differs from the messages before the reply in {columns.chosen!r}: remove one of them"
+        )
+    if not prompt and not chosen_prompt:
+        raise InvalidRequest(
+            f"no prompt: the row needs a column {columns.prompt!r}, or {columns.chosen!r} as a whole conversation; "
+            f"it has {', '.join(map(repr, row))}. Name other columns with columns.prompt=..."
+        )
+    source = row.get(columns.source)
+    return PreferencePair(prompt or chosen_prompt, chosen, rejected, None if source is None else str(source), origin)
+
+
+def join_split(train: Sequence[PreferencePair], held_out: Sequence[PreferencePair]) -> PreferenceSplit:
+    """The two sides as given. InvalidRequest where there is nothing to train on or a prompt is on both sides."""
+    _check_some(train)
+    num_shared = len({prompt_key(pair.prompt) for pair in train} & {prompt_key(pair.prompt) for pair in held_out})
+    if num_shared:
+        raise InvalidRequest(
+            f"{num_shared} prompts are both in the training and in the held-out pairs, so the test would measure "
+            "memory: remove them from one side, or leave out the held-out pairs and let held_out_share split by prompt"
+        )
+    return PreferenceSplit(list(train), list(held_out))
+
+
+def split_by_prompt(pairs: Sequence[PreferencePair], held_out_share: float, seed: int = 0) -> PreferenceSplit:
+    """Hold out a share of the prompts, at least one unless the share is 0; all pairs of a prompt fall on one side.
+
+    Which prompts are held out follows from their text and the seed, not from the order of the pairs.
+    """
+    _check_some(pairs)
+    if held_out_share == 0.0:
+        return PreferenceSplit(list(pairs))
+    prompts = {prompt_key(pair.prompt) for pair in pairs}
+    if len(prompts) < 2:
+        raise InvalidRequest(
+            f"held_out_share={held_out_share}: all pairs have the same prompt, and a prompt is never on both sides; "
+            "give pairs for more prompts or set held_out_share=0"
+        )
+    num_held_out = min(max(round(held_out_share * len(prompts)), 1), len(prompts) - 1)
+    by_draw = sorted(prompts, key=lambda prompt: (derive_seed(seed, "held-out prompt", prompt), prompt))
+    held_out = set(by_draw[:num_held_out])
+    return PreferenceSplit(
+        train=[pair for pair in pairs if prompt_key(pair.prompt) not in held_out],
+        held_out=[pair for pair in pairs if prompt_key(pair.prompt) in held_out],
+    )
+
+
+def prompt_key(prompt: Sequence[Message]) -> str:
+    """Equal for equal conversations, whatever the order of the keys in a message."""
+    return json.dumps([dict(message) for message in prompt], sort_keys=True, ensure_ascii=False)
+
+
+def batch_of_step(num_pairs: int, batch_size: int, step: int, seed: int) -> list[int]:
+    """Indices of the pairs that optimizer step `step` trains on: each pair once an epoch, in an order per epoch.
+
+    The last batch of an epoch holds what is left. A pure function, so a resumed run needs no cursor.
+    """
+    epoch, i_batch = divmod(step, num_batches(num_pairs, batch_size))
+    order = list(range(num_pairs))
+    random.Random(derive_seed(seed, "preference order", epoch)).shuffle(order)
+    return order[i_batch * batch_size : (i_batch + 1) * batch_size]
+
+
+def num_batches(num_pairs: int, batch_size: int) -> int:
+    """Batches in one epoch."""
+    return -(-num_pairs // batch_size)
+
+
+def _check_some(pairs: Sequence[PreferencePair]) -> None:
+    if not pairs:
+        raise InvalidRequest("no preference pairs: there is nothing to train on; give at least one pair")
+
+
+def _prompt_of(row: Mapping[str, Any], column: str) -> list[Message]:
+    value = row.get(column)
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return [Message(role="user", content=value)]
+    if isinstance(value, list):
+        return _clean(value)
+    raise InvalidRequest(f"column {column!r} must be a text or a list of messages, got {type(value).__name__}")
+
+
+def _reply_of(row: Mapping[str, Any], column: str) -> tuple[list[Message], Message]:
+    """The messages before the reply (none where the column holds the reply alone) and the reply."""
+    value = row.get(column)
+    if value is None:
+        raise InvalidRequest(
+            f"no value in column {column!r}; the row has {', '.join(map(repr, row))}. "
+            "Name other columns with columns.chosen=... and columns.rejected=..."
+        )
+    if isinstance(value, str):
+        return [], Message(role="assistant", content=value)
+    messages = _clean([value] if isinstance(value, Mapping) else value)
+    if not messages:
+        raise InvalidRequest(f"column {column!r} is an empty list: it needs the assistant's reply")
+    return messages[:-1], messages[-1]
+
+
+def _clean(value: Any) -> list[Message]:
+    """Messages without the empty keys that Parquet and Arrow fill in; the rest is left to the pair's rules."""
+    if not isinstance(value, list):
+        raise InvalidRequest(f"a text or a list of messages is needed, got {type(value).__name__}")
+    return [
+        cast(Message, {key: item for key, item in message.items() if item is not None})
+        if isinstance(message, Mapping)
+        else message
+        for message in value
+    ]

@@ -1,0 +1,93 @@
+"""How well a preference model orders pairs it was not trained on.
+
+Axes: _N preference pair, _R reply (chosen replies, then rejected ones).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from recipe.preference.losses import pair_statistics, wilson_interval
+from recipe.preference.readouts import Readout
+from recipe.preference.rendered_pairs import RenderedPair
+from recipe.preference.scorer import PreferenceScorer
+from recipe.preference.types import PreferencePair
+from renderers import Renderer, get_text
+
+if TYPE_CHECKING:
+    import mint
+
+# Training pairs that set the scale of rewards where no pairs are held out.
+_NUM_SCALE_PAIRS = 64
+
+
+@dataclass(frozen=True)
+class PairRewards:
+    """Raw rewards of N pairs, in the order of the pairs."""
+
+    chosen_N: torch.Tensor
+    rejected_N: torch.Tensor
+
+    def all_rewards(self) -> list[float]:
+        """rewards_R of every reply."""
+        return [*self.chosen_N.tolist(), *self.rejected_N.tolist()]
+
+    def metrics(self, prefix: str = "test/") -> dict[str, float]:
+        """loss, pair_accuracy with its 95 % interval, and mean_margin."""
+        statistics = pair_statistics(self.chosen_N, self.rejected_N)
+        low, high = wilson_interval(statistics.accuracy, statistics.num_pairs)
+        return {
+            f"{prefix}loss": statistics.loss,
+            f"{prefix}pair_accuracy": statistics.accuracy,
+            f"{prefix}pair_accuracy_low": low,
+            f"{prefix}pair_accuracy_high": high,
+            f"{prefix}mean_margin": statistics.mean_margin,
+            f"{prefix}num_pairs": float(statistics.num_pairs),
+        }
+
+
+@dataclass(frozen=True)
+class PairEvaluation:
+    """Rewards of held-out pairs through a scorer on a snapshot; of some training pairs where none are held out."""
+
+    readout: Readout
+    renderer: Renderer
+    train_pairs: Sequence[RenderedPair]
+    test_pairs: Sequence[RenderedPair]
+    base_client: mint.SamplingClient | None = None
+
+    async def run(self, training_client: mint.TrainingClient) -> PairRewards:
+        """The rewards, for the weights as they are when this is called."""
+        snapshot = await training_client.save_weights_and_get_sampling_client()
+        scorer = PreferenceScorer(snapshot, self.renderer, self.readout, base_client=self.base_client)
+        return await reward_pairs(scorer, self.test_pairs or self.train_pairs[:_NUM_SCALE_PAIRS])
+
+    def metrics(self, rewards: PairRewards) -> dict[str, float]:
+        """test/...: how well the held-out pairs are ordered; nothing where none are held out."""
+        if not self.test_pairs:
+            return {}
+        length_only = length_only_accuracy([pair.pair for pair in self.test_pairs])
+        return rewards.metrics("test/") | {"test/length_only_accuracy": length_only}
+
+
+async def reward_pairs(scorer: PreferenceScorer, pairs: Sequence[RenderedPair]) -> PairRewards:
+    """The raw reward of every reply, all computed together."""
+    replies_R = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
+    rewards_R = await asyncio.gather(*(scorer.raw_reward_of_rendered(reply) for reply in replies_R))
+    rewards = torch.tensor(rewards_R, dtype=torch.float64)
+    return PairRewards(rewards[: len(pairs)], rewards[len(pairs) :])
+
+
+def length_only_accuracy(pairs: Sequence[PreferencePair]) -> float:
+    """The pair accuracy of "the longer reply is better", in characters; replies of equal length count half.
+
+    What a preference model has to beat before it can be said to have learned more than length.
+    """
+    assert pairs, "the accuracy of no pairs is undefined"
+    lengths_N = [(len(get_text(pair.chosen)), len(get_text(pair.rejected))) for pair in pairs]
+    return sum((chosen > rejected) + 0.5 * (chosen == rejected) for chosen, rejected in lengths_N) / len(pairs)

@@ -1,0 +1,167 @@
+"""Rewards from a trained preference model: a conversation in, one number out."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mint.errors import InvalidRequest
+from recipe.preference.readouts import Readout, RenderedReply, readout_from_json
+from recipe.tokenizer_utils import get_tokenizer
+from renderers import Message, Renderer, get_renderer
+
+if TYPE_CHECKING:
+    import mint
+    from recipe.checkpoint_utils import CheckpointRecord
+
+# Where a checkpoint record's loop_state keeps what `ScorerSpec.to_json` gives.
+SCORER_KEY = "scorer"
+
+
+@dataclass(frozen=True)
+class RewardScale:
+    """Puts raw rewards on a common scale: (raw − mean) / std.
+
+    The training stage measures both on held-out replies, so a score of 1 is one standard deviation above the average
+    reply whatever the readout and however confident the model. Ranking and Bradley-Terry margins up to that factor stay
+    the same; what changes is that the RL stage can add penalties and a KL term of known size.
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.mean) and math.isfinite(self.std) and self.std > 0):
+            raise InvalidRequest(f"reward scale mean={self.mean}, std={self.std}: both must be finite and std above 0")
+
+    @classmethod
+    def of(cls, raw_rewards: Sequence[float]) -> RewardScale:
+        """The scale on which these rewards have mean 0 and standard deviation 1; their spread must not be zero."""
+        rewards = torch.tensor(raw_rewards, dtype=torch.float64)
+        std = rewards.std(unbiased=False).item()
+        # A model that cannot tell two replies apart has no scale; dividing by rounding noise would invent one.
+        return cls(rewards.mean().item(), std if std > 1e-6 else 1.0)
+
+    def apply(self, raw_reward: float) -> float:
+        """The raw reward on this scale."""
+        return (raw_reward - self.mean) / self.std
+
+
+class PreferenceScorer:
+    """Scores replies with a snapshot of a preference model. Picklable; calls run concurrently and share forwards."""
+
+    def __init__(
+        self,
+        sampling_client: mint.SamplingClient,
+        renderer: Renderer,
+        readout: Readout,
+        *,
+        base_client: mint.SamplingClient | None = None,
+        scale: RewardScale | None = None,
+    ) -> None:
+        """base_client: the base model, exactly where the readout subtracts its logprobs. scale: None is raw rewards."""
+        if readout.subtracts_base != (base_client is not None):
+            wanted = "needs" if readout.subtracts_base else "does not use"
+            raise InvalidRequest(f"readout {readout.name!r} with these settings {wanted} a base_client")
+        self.sampling_client = sampling_client
+        self.base_client = base_client
+        self.renderer = renderer
+        self.readout = readout
+        self.scale = scale or RewardScale()
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        service: mint.ServiceClient,
+        sampler_path: str,
+        *,
+        model_name: str,
+        renderer_name: str,
+        readout: Readout,
+        scale: RewardScale | None = None,
+    ) -> PreferenceScorer:
+        """The scorer with the weights at `sampler_path` (a mint:// path of sampler weights)."""
+        return cls(
+            service.create_sampling_client(model_path=sampler_path),
+            get_renderer(renderer_name, get_tokenizer(model_name)),
+            readout,
+            base_client=service.create_sampling_client(base_model=model_name) if readout.subtracts_base else None,
+            scale=scale,
+        )
+
+    async def score(self, conversation: Sequence[Message]) -> float:
+        """The scaled reward of the conversation's last message, an assistant reply."""
+        return self.scale.apply(await self.raw_reward(conversation))
+
+    async def score_many(self, conversations: Sequence[Sequence[Message]]) -> list[float]:
+        """The scaled reward of each conversation's last message, in order, computed together."""
+        return list(await asyncio.gather(*(self.score(conversation) for conversation in conversations)))
+
+    async def raw_reward(self, conversation: Sequence[Message]) -> float:
+        """What the readout says, before scaling: the r of the Bradley-Terry model."""
+        return await self.raw_reward_of_rendered(self.readout.render(conversation, self.renderer))
+
+    async def raw_reward_of_rendered(self, reply: RenderedReply) -> float:
+        """The raw reward of a reply that is already tokens."""
+        clients = [self.sampling_client] if self.base_client is None else [self.sampling_client, self.base_client]
+        logprobs_T, *base = await asyncio.gather(*(target_logprobs(client, reply) for client in clients))
+        return self.readout.reward(logprobs_T, reply.weights_T, base[0] if base else None).item()
+
+
+async def target_logprobs(client: mint.SamplingClient, reply: RenderedReply) -> torch.Tensor:
+    """logprobs_T of the reply's target tokens, float64; those before the first weighted one are not asked for and 0."""
+    logprobs = await client.compute_logprobs(reply.model_input(), prompt_logprobs_last_n=reply.num_scored)
+    assert len(logprobs) == len(reply.tokens), f"{len(logprobs)} logprobs for {len(reply.tokens)} tokens"
+    scored = logprobs[len(logprobs) - reply.num_scored :]
+    logprobs_T = torch.zeros(len(reply.tokens) - 1, dtype=torch.float64)
+    logprobs_T[len(logprobs_T) - reply.num_scored :] = torch.tensor(scored, dtype=torch.float64)
+    return logprobs_T
+
+
+@dataclass(frozen=True)
+class ScorerSpec:
+    """Everything needed to make a scorer again, in this process or another; kept in the final checkpoint's record."""
+
+    sampler_path: str
+    model_name: str
+    renderer_name: str
+    readout: Readout
+    scale: RewardScale
+
+    def build(self, service: mint.ServiceClient) -> PreferenceScorer:
+        """The scorer."""
+        return PreferenceScorer.from_checkpoint(
+            service,
+            self.sampler_path,
+            model_name=self.model_name,
+            renderer_name=self.renderer_name,
+            readout=self.readout,
+            scale=self.scale,
+        )
+
+    @classmethod
+    def from_record(cls, record: CheckpointRecord) -> ScorerSpec:
+        """The spec in a final checkpoint's record. InvalidRequest for a record of anything else."""
+        saved: dict[str, Any] | None = record.loop_state.get(SCORER_KEY)
+        if saved is None or record.sampler_path is None or record.base_model is None or record.renderer is None:
+            raise InvalidRequest(
+                f"checkpoint {record.name!r} is not the final one of a preference model: it has no scorer; "
+                "give the log_path of a finished preference stage"
+            )
+        return cls(
+            sampler_path=record.sampler_path,
+            model_name=record.base_model,
+            renderer_name=record.renderer,
+            readout=readout_from_json(saved["readout"]),
+            scale=RewardScale(**saved["scale"]),
+        )
+
+
+def scorer_state(readout: Readout, scale: RewardScale) -> dict[str, Any]:
+    """What a record's loop_state holds under SCORER_KEY."""
+    return {"readout": readout.to_json(), "scale": {"mean": scale.mean, "std": scale.std}}

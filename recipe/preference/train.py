@@ -1,0 +1,274 @@
+"""The preference stage, from first to last step: pairs, Bradley-Terry, a scorer.
+
+What is evaluated is the scorer that reinforcement learning will use, on a snapshot of the weights. Deviation from the
+recipe of Tinker: each reply gets a number, read from logprobs (see readouts), where theirs samples a letter for two
+replies shown side by side.
+
+Axes: _N preference pair, _D datum.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import chz
+import torch
+
+from mint import types
+from mint.errors import InvalidRequest
+from mint.seeds import derive_seed
+from recipe import checkpoint_utils
+from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
+from recipe.model_info import get_context_length, resolve_renderer_name
+from recipe.optimizer_config import AdamConfig
+from recipe.preference.data import batch_of_step, num_batches
+from recipe.preference.losses import bradley_terry, pair_statistics
+from recipe.preference.pair_evaluation import PairEvaluation
+from recipe.preference.readouts import Readout, Verdict
+from recipe.preference.rendered_pairs import PairBatch, RenderedPairs, render_pairs
+from recipe.preference.scorer import (
+    SCORER_KEY,
+    RewardScale,
+    ScorerSpec,
+    scorer_state,
+    target_logprobs,
+)
+from recipe.preference.types import PreferenceDatasetBuilder
+from recipe.run_log import RunLog, read_metrics
+from recipe.tokenizer_utils import get_tokenizer
+from renderers import Renderer, get_renderer
+
+if TYPE_CHECKING:
+    import mint
+
+logger = logging.getLogger(__name__)
+
+
+@chz.chz(typecheck=True)
+class Config:
+    """Settings of a preference run."""
+
+    # Folder of the run. Started again on the same folder, a run goes on where its last checkpoint was saved.
+    log_path: str
+    dataset_builder: PreferenceDatasetBuilder
+    # "mint-tiny", a local folder or a hub id.
+    model_name: str = "mint-tiny"
+    # None: the one recommended for the model.
+    renderer_name: str | None = None
+    # How a reply's reward is read from the model: Verdict or SequenceLogprob.
+    readout: Readout = chz.field(default_factory=Verdict)
+    # mint:// path of a state to start from: its weights, with a fresh optimizer. None: a new adapter.
+    load_checkpoint_path: str | None = None
+    lora_rank: int = 32
+    optimizer: AdamConfig = chz.field(default_factory=AdamConfig)
+    num_epochs: int = 1
+    # Stop after this many steps; the learning rate is scheduled over the steps that are run. None: all epochs.
+    max_steps: int | None = None
+    # Steps between evaluations; one before the first step and one after the last are always made. 0: only those.
+    eval_every: int = 0
+    # Steps between checkpoints; the final one is always saved. 0: only that.
+    save_every: int = 0
+    # How long periodic checkpoints are kept, in seconds; the final one stays. None: for good.
+    ttl_seconds: int | None = None
+    # Everything random follows from this: the new adapter and the order of the pairs.
+    seed: int = 0
+
+    @chz.validate
+    def _ranges(self) -> None:
+        lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}
+        for name, minimum in lowest.items():
+            value = getattr(self, name)
+            if value is not None and value < minimum:
+                raise InvalidRequest(f"{name}={value}: must be at least {minimum}")
+        if self.ttl_seconds is not None and self.save_every == 0:
+            raise InvalidRequest(
+                f"ttl_seconds={self.ttl_seconds} with save_every=0: only periodic checkpoints have a time to live; "
+                "set save_every, or leave ttl_seconds out"
+            )
+
+
+@dataclass(frozen=True)
+class PreferenceResult:
+    """What a preference run leaves behind.
+
+    metrics: those of the last training step and, where pairs were held out, of the evaluation after it (docs/metrics.md
+    has their names), test/pair_accuracy_before and num_steps. scorer: makes the scorer of the trained model.
+    """
+
+    state_path: str
+    sampler_path: str
+    scorer: ScorerSpec
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def test_pair_accuracy(self) -> float | None:
+        """Share of held-out pairs ordered as they should be; None where none were held out."""
+        return self.metrics.get("test/pair_accuracy")
+
+    @property
+    def is_better_than_chance(self) -> bool | None:
+        """Whether the whole 95 % interval of the held-out accuracy is above one half; None where none were held out."""
+        low = self.metrics.get("test/pair_accuracy_low")
+        return None if low is None else low > 0.5
+
+
+async def main(config: Config, service: mint.ServiceClient | None = None) -> PreferenceResult:
+    """Train, or resume, or return at once when the run is complete.
+
+    service: the client to use; None makes one from the environment (MINT_BASE_URL). Raises InvalidRequest for bad
+    settings and data before anything is trained.
+    """
+    renderer_name = resolve_renderer_name(config.renderer_name, config.model_name)
+    identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
+    record = checkpoint_utils.find_resume_record(config.log_path, identity)
+    service = service or _service_from_environment()
+
+    renderer = get_renderer(renderer_name, get_tokenizer(config.model_name))
+    train, test = load_pairs(config, renderer, await get_context_length(service, config.model_name))
+    batch_size = config.dataset_builder.examples.batch_size
+    num_steps = config.num_epochs * num_batches(len(train.pairs), batch_size)
+    num_steps = num_steps if config.max_steps is None else min(num_steps, config.max_steps)
+    if record is not None and record.is_final and record.step >= num_steps:
+        return _result(config.log_path, record)
+    first_step = record.step if record is not None else 0
+
+    with RunLog(config.log_path, config=config, resume_step=first_step if record is not None else None) as log:
+        client = await checkpoint_utils.open_training_client(
+            service,
+            identity,
+            seed=derive_seed(config.seed, "adapter"),
+            record=record,
+            load_checkpoint_path=config.load_checkpoint_path,
+        )
+        base_client = None
+        if config.readout.subtracts_base:
+            base_client = await service.create_sampling_client_async(base_model=config.model_name)
+        evaluation = PairEvaluation(config.readout, renderer, train.pairs, test.pairs, base_client)
+        for step in range(first_step, num_steps):
+            is_eval_due = test.pairs and (step == 0 or (config.eval_every > 0 and step % config.eval_every == 0))
+            metrics = evaluation.metrics(await evaluation.run(client)) if is_eval_due else {}
+
+            started = time.monotonic()
+            batch = PairBatch.of(
+                [train.pairs[i] for i in batch_of_step(len(train.pairs), batch_size, step, config.seed)]
+            )
+            base_logprobs_D = await base_logprobs(base_client, batch)
+            adam_params = config.optimizer.params_at(step, num_steps)
+            loss_future = client.forward_backward_custom(
+                batch.datums_D, pair_loss(batch, config.readout, base_logprobs_D)
+            )
+            step_future = client.optim_step(adam_params)
+            metrics |= step_metrics(batch, await loss_future, await step_future)
+
+            metrics |= {
+                "learning_rate": adam_params.learning_rate,
+                "epoch": step // num_batches(len(train.pairs), batch_size),
+                "num_dropped": train.num_dropped + test.num_dropped,
+                "progress/done_frac": (step + 1) / num_steps,
+                "time/step": time.monotonic() - started,
+            }
+            log.metrics(metrics, step=step)
+            if config.save_every > 0 and (step + 1) % config.save_every == 0 and step + 1 < num_steps:
+                await checkpoint_utils.save_checkpoint(
+                    client,
+                    f"{step + 1:06d}",
+                    config.log_path,
+                    step=step + 1,
+                    identity=identity,
+                    ttl_seconds=config.ttl_seconds,
+                )
+
+        done_steps = max(first_step, num_steps)
+        rewards = await evaluation.run(client)
+        if test.pairs:
+            log.metrics(evaluation.metrics(rewards) | {"progress/done_frac": 1.0}, step=done_steps)
+        record = await checkpoint_utils.save_checkpoint(
+            client,
+            checkpoint_utils.FINAL_NAME,
+            config.log_path,
+            step=done_steps,
+            identity=identity,
+            loop_state={SCORER_KEY: scorer_state(config.readout, RewardScale.of(rewards.all_rewards()))},
+        )
+    return _result(config.log_path, record)
+
+
+def load_pairs(
+    config: Config, renderer: Renderer, context_length: int | None = None
+) -> tuple[RenderedPairs, RenderedPairs]:
+    """Training and held-out pairs as tokens. Everything that may be wrong with them is found here."""
+    split, examples = config.dataset_builder(), config.dataset_builder.examples
+    limits = [limit for limit in (examples.max_length, context_length) if limit is not None]
+    options: dict[str, Any] = {"max_length": min(limits, default=None), "on_too_long": examples.on_too_long}
+    return (
+        render_pairs(split.train, config.readout, renderer, **options),
+        render_pairs(split.held_out, config.readout, renderer, **options),
+    )
+
+
+def pair_loss(
+    batch: PairBatch, readout: Readout, base_logprobs_D: Sequence[torch.Tensor] | None = None
+) -> Callable[[list[types.Datum], list[torch.Tensor]], tuple[torch.Tensor, dict[str, float]]]:
+    """The loss of a batch for forward_backward_custom: Bradley-Terry, the mean over pairs."""
+
+    def loss_fn(
+        datums_D: list[types.Datum], trainer_logprobs_D: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        chosen_N, rejected_N = batch.rewards(readout, trainer_logprobs_D, base_logprobs_D)
+        statistics = pair_statistics(chosen_N, rejected_N)
+        metrics = {"loss": statistics.loss, "pair_accuracy": statistics.accuracy, "mean_margin": statistics.mean_margin}
+        return bradley_terry(chosen_N, rejected_N).mean(), metrics
+
+    return loss_fn
+
+
+async def base_logprobs(client: mint.SamplingClient | None, batch: PairBatch) -> list[torch.Tensor] | None:
+    """logprobs_T of every datum under the base model; None where the readout does not need them."""
+    if client is None:
+        return None
+    return list(await asyncio.gather(*(target_logprobs(client, reply) for reply in batch.replies_D)))
+
+
+def step_metrics(
+    batch: PairBatch, output: types.ForwardBackwardOutput, response: types.OptimStepResponse
+) -> dict[str, float]:
+    """What one step says about itself, from its batch and the two answers of the client."""
+    optimizer = {f"optim/{name.split(':')[0]}": value for name, value in (response.metrics or {}).items()}
+    return {
+        **{name: output.metrics[name] for name in ("loss", "pair_accuracy", "mean_margin")},
+        "num_pairs": len(batch.slots_N),
+        "num_tokens": batch.num_tokens,
+        **optimizer,
+    }
+
+
+def _service_from_environment() -> mint.ServiceClient:
+    import mint
+
+    return mint.ServiceClient()
+
+
+def _result(log_path: str, record: CheckpointRecord) -> PreferenceResult:
+    lines = read_metrics(log_path)
+    metrics: dict[str, float] = {"num_steps": record.step}
+    for line in lines:
+        metrics |= {key: value for key, value in line.items() if key != "step" and not key.startswith("time/")}
+    before = next((line["test/pair_accuracy"] for line in lines if "test/pair_accuracy" in line), None)
+    if before is not None:
+        metrics["test/pair_accuracy_before"] = before
+    assert record.state_path is not None and record.sampler_path is not None, f"incomplete record {record}"
+    result = PreferenceResult(record.state_path, record.sampler_path, ScorerSpec.from_record(record), metrics)
+    if result.is_better_than_chance is False:
+        logger.warning(
+            "the preference model orders %.3f of the held-out pairs as they should be (95 %% interval %.3f to %.3f), "
+            "which may be chance: train longer, or check the pairs",
+            metrics["test/pair_accuracy"],
+            metrics["test/pair_accuracy_low"],
+            metrics["test/pair_accuracy_high"],
+        )
+    return result
