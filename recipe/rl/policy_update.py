@@ -45,6 +45,18 @@ class OptimizerConfig:
     # Largest norm of the batch's summed gradient; 0 means no limit. It grows with the number of tokens in the batch.
     grad_clip_norm: float = 0.0
 
+    # typecheck=True checks types last; the rules below compare numbers.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
+
+    @chz.validate
+    def _check(self) -> None:
+        for name in ("eps", "weight_decay", "grad_clip_norm"):
+            if not getattr(self, name) >= 0:
+                raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must not be negative.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must be in [0, 1).")
+
     def adam_params(self, learning_rate: float) -> types.AdamParams:
         """As the API wants it."""
         return types.AdamParams(

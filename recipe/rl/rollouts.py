@@ -96,7 +96,7 @@ async def _roll_out_group(
         final_rewards_G=[float(reward) for reward, _ in scored_G],
         metrics_G=[metrics for _, metrics in scored_G],
         tags=list(builder.logging_tags()),
-        env_name=type(envs_G[0]).__name__ if envs_G else type(builder).__name__,
+        env_name=_env_name(envs_G[0]) if envs_G else type(builder).__name__,
         i_group=i_group,
     )
 
@@ -104,7 +104,7 @@ async def _roll_out_group(
 async def _roll_out_member(
     env: Env, policy: TokenCompleter, seeds: SeedScope, i_group: int, i_member: int
 ) -> Trajectory:
-    member = f"{type(env).__name__} (group {i_group}, member {i_member})"
+    member = f"{_env_name(env)} (group {i_group}, member {i_member})"
     observation, stop = await _named(env.initial_observation(), f"initial_observation() of {member}")
     transitions: list[Transition] = []
     while True:
@@ -120,6 +120,11 @@ async def _roll_out_member(
         observation, stop = result.next_observation, result.next_stop_condition
 
 
+def _env_name(env: Env) -> str:
+    """The class a user wrote: what an adapter such as EnvFromMessageEnv plays, where there is one."""
+    return type(getattr(env, "message_env", env)).__name__
+
+
 def _transition(observation: Observation, action: TokensWithLogprobs, result: StepResult) -> Transition:
     return Transition(
         ob=observation,
@@ -132,9 +137,11 @@ def _transition(observation: Observation, action: TokensWithLogprobs, result: St
 
 
 async def _named(call: Awaitable[T], where: str) -> T:
-    """The result of an environment's own code; an error in it is raised with its place named."""
+    """The result of an environment's own code; an error in it says where it happened (a MintError keeps its class)."""
     try:
         return await call
+    except MintError as error:
+        raise type(error)(f"{where}: {error}") from error
     except Exception as error:
         raise EnvironmentFailed(f"{where} raised {type(error).__name__}: {error}") from error
 

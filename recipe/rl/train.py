@@ -19,15 +19,17 @@ import chz
 
 import mint
 from mint.errors import InvalidRequest
+from mint.seeds import derive_seed
 from recipe.checkpoint_utils import (
     FINAL_NAME,
     CheckpointRecord,
     RunIdentity,
-    get_last_checkpoint,
+    find_resume_record,
     open_training_client,
     save_checkpoint,
 )
 from recipe.completers import MintTokenCompleter
+from recipe.evaluators import Evaluator, run_evaluators
 from recipe.rl.advantages import centred
 from recipe.rl.batch import KLPenalty, ScoredGroup, build_batch, score_groups
 from recipe.rl.evaluation import RLTestSetEvaluator
@@ -87,8 +89,8 @@ class Config:
     eval_temperature: float = 1.0
     # Save after every such iteration; 0 means only at the end.
     save_every: int = 20
-    # Life of checkpoints other than the last one; None means for ever.
-    ttl_seconds: int | None = 604800
+    # Life of checkpoints other than the last one; None means for good.
+    ttl_seconds: int | None = None
     # Groups per iteration written as text beside the exported rollouts.
     num_groups_to_log: int = 4
     # Write rollouts/iteration_000012.jsonl and rollouts/test_000012.jsonl.
@@ -97,6 +99,9 @@ class Config:
     base_url: str | None = None
     # Of the new adapter and of every rollout.
     seed: int = 0
+
+    # typecheck=True checks types last; the rules below compare numbers.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
 
     @chz.validate
     def _check(self) -> None:
@@ -107,6 +112,9 @@ class Config:
         for name, value in at_least_one.items():
             if value < 1:
                 raise InvalidRequest(f"{name}={value}: must be at least 1.")
+        for name in ("eval_every", "save_every", "num_groups_to_log", "eval_temperature"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: must not be negative.")
         if self.learning_rate <= 0 or self.temperature <= 0:
             raise InvalidRequest(
                 f"learning_rate={self.learning_rate}, temperature={self.temperature}: both must be positive; at"
@@ -141,44 +149,65 @@ class Run:
     train_dataset: RLDataset
     loss: PolicyLoss
     reference_client: mint.SamplingClient | None
-    evaluator: RLTestSetEvaluator | None
+    test_set: RLTestSetEvaluator | None
+    evaluators: Sequence[Evaluator]
 
 
-async def main(config: Config) -> RLResult:
-    """Run the stage, or go on with the run that is in log_path; a finished run returns at once."""
-    record = get_last_checkpoint(config.log_path)
+async def main(
+    config: Config, service: mint.ServiceClient | None = None, evaluators: Sequence[Evaluator] = ()
+) -> RLResult:
+    """Run the stage, or go on with the run that is in log_path; a finished run returns at once.
+
+    service: the client to use; None makes one for config.base_url. evaluators: run whenever the test set is played.
+    Raises InvalidRequest for bad settings before anything is sampled.
+    """
+    renderer_name = getattr(config.dataset_builder, "renderer_name", None)
+    identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
+    record = find_resume_record(config.log_path, identity)
     start = record.step if record else 0
     train_dataset, test_dataset = await config.dataset_builder()
     num_iterations = _num_iterations(config, train_dataset)
     if record is not None and record.is_final and start >= num_iterations:
         logger.info("%s holds a finished run of %d iterations", config.log_path, start)
         return _result(config, record)
-    renderer_name = getattr(config.dataset_builder, "renderer_name", None)
-    identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
+    service = service or mint.ServiceClient(base_url=config.base_url)
 
     with RunLog(config.log_path, config=config, resume_step=start if record else None) as log:
-        run = await _open_run(config, identity, record, train_dataset, test_dataset)
+        training_client = await open_training_client(
+            service,
+            identity,
+            seed=derive_seed(config.seed, "adapter"),
+            record=record,
+            load_checkpoint_path=config.load_checkpoint_path,
+        )
+        reference_client = await _open_reference(config, service)
+        run = Run(
+            config,
+            training_client,
+            train_dataset,
+            policy_loss_at(config.temperature, config.loss_fn, config.loss_fn_config, training_client),
+            reference_client,
+            _test_set(config, test_dataset, reference_client),
+            evaluators,
+        )
         for iteration in range(start, num_iterations):
             metrics = await run_iteration(run, iteration)
             log.metrics({**metrics, "progress/done_frac": (iteration + 1) / num_iterations}, step=iteration)
             done = iteration + 1
             if config.save_every > 0 and done % config.save_every == 0 and done < num_iterations:
                 await save_checkpoint(
-                    run.training_client,
+                    training_client,
                     f"{done:06d}",
                     config.log_path,
                     step=done,
                     identity=identity,
                     ttl_seconds=config.ttl_seconds,
                 )
-        if run.evaluator is not None:
-            clock = Stopwatch()
-            sampling_client = await run.training_client.save_weights_and_get_sampling_client()
-            metrics = await _evaluate(run, run.evaluator, sampling_client, num_iterations)
-            log.metrics({**metrics, **clock.metrics(), "progress/done_frac": 1.0}, step=num_iterations)
-        record = await save_checkpoint(
-            run.training_client, FINAL_NAME, config.log_path, step=num_iterations, identity=identity
-        )
+
+        last_step = max(start, num_iterations)
+        if metrics := await _evaluate(run, last_step):
+            log.metrics({**metrics, "progress/done_frac": 1.0}, step=last_step)
+        record = await save_checkpoint(training_client, FINAL_NAME, config.log_path, step=last_step, identity=identity)
     return _result(config, record)
 
 
@@ -189,13 +218,12 @@ async def run_iteration(run: Run, iteration: int) -> dict[str, Any]:
     """
     config, clock = run.config, Stopwatch()
     metrics: dict[str, Any] = {"learning_rate": config.learning_rate}
-    with clock.measure("snapshot"):
-        sampling_client = await run.training_client.save_weights_and_get_sampling_client()
-
-    if run.evaluator is not None and iteration % config.eval_every == 0:
+    if config.eval_every > 0 and iteration % config.eval_every == 0:
         with clock.measure("evaluation"):
-            metrics |= await _evaluate(run, run.evaluator, sampling_client, iteration)
+            metrics |= await _evaluate(run, iteration)
 
+    with clock.measure("snapshot"):
+        sampling_client = await run.training_client.save_weights_and_get_sampling_client_async()
     with clock.measure("sampling"):
         policy = MintTokenCompleter(sampling_client, config.max_tokens, config.temperature)
         seeds = SeedScope(config.seed, "train", iteration)
@@ -223,12 +251,16 @@ async def run_iteration(run: Run, iteration: int) -> dict[str, Any]:
     return metrics | clock.metrics()
 
 
-async def _evaluate(
-    run: Run, evaluator: RLTestSetEvaluator, sampling_client: mint.SamplingClient, iteration: int
-) -> dict[str, float]:
-    metrics, groups_P = await evaluator.evaluate(sampling_client)
-    _export(run, f"test_{iteration:06d}", groups_P)
-    return metrics
+async def _evaluate(run: Run, iteration: int) -> dict[str, float]:
+    """The metrics of the test set and of all evaluators, for the weights as they are now."""
+    if run.config.eval_every == 0:
+        return {}
+    metrics: dict[str, float] = {}
+    if run.test_set is not None:
+        sampling_client = await run.training_client.save_weights_and_get_sampling_client_async()
+        metrics, groups_P = await run.test_set.evaluate(sampling_client)
+        _export(run, f"test_{iteration:06d}", groups_P)
+    return metrics | await run_evaluators(run.evaluators, run.training_client)
 
 
 def _export(run: Run, name: str, groups_P: Sequence[TrajectoryGroup | ScoredGroup]) -> None:
@@ -242,30 +274,21 @@ def _export(run: Run, name: str, groups_P: Sequence[TrajectoryGroup | ScoredGrou
     )
 
 
-async def _open_run(
-    config: Config,
-    identity: RunIdentity,
-    record: CheckpointRecord | None,
-    train_dataset: RLDataset,
-    test_dataset: RLDataset | None,
-) -> Run:
-    service = mint.ServiceClient(base_url=config.base_url)
-    training_client = await open_training_client(
-        service, identity, seed=config.seed, record=record, load_checkpoint_path=config.load_checkpoint_path
-    )
+async def _open_reference(config: Config, service: mint.ServiceClient) -> mint.SamplingClient | None:
     reference = config.kl_reference_config
-    reference_client = None
-    if reference is not None:
-        reference_client = service.create_sampling_client(
-            model_path=reference.load_checkpoint_path, base_model=reference.base_model
-        )
-    evaluator = None
-    if test_dataset is not None and config.eval_every > 0:
-        evaluator = RLTestSetEvaluator(
-            test_dataset, config.max_tokens, config.eval_temperature, config.seed, reference_client
-        )
-    loss = policy_loss_at(config.temperature, config.loss_fn, config.loss_fn_config, training_client)
-    return Run(config, training_client, train_dataset, loss, reference_client, evaluator)
+    if reference is None:
+        return None
+    if reference.load_checkpoint_path is None:
+        return await service.create_sampling_client_async(base_model=reference.base_model)
+    return await service.create_sampling_client_async(model_path=reference.load_checkpoint_path)
+
+
+def _test_set(
+    config: Config, dataset: RLDataset | None, reference_client: mint.SamplingClient | None
+) -> RLTestSetEvaluator | None:
+    if dataset is None:
+        return None
+    return RLTestSetEvaluator(dataset, config.max_tokens, config.eval_temperature, config.seed, reference_client)
 
 
 def _num_iterations(config: Config, dataset: RLDataset) -> int:
