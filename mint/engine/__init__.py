@@ -1,0 +1,1 @@
+"""The embedded engine. Private to `mint`: everything outside goes through `mint.ServiceClient`."""

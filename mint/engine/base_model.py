@@ -1,0 +1,139 @@
+"""Base weights and tokenizer from the hub, a folder or the package; the one place that decides device and dtype."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import CacheNotFound, scan_cache_dir, try_to_load_from_cache
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+
+from mint import builtin
+from mint.engine.decoder import Decoder
+from mint.errors import InvalidRequest, NotFound
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class ComputeOptions:
+    """Where and in what precision the base model runs. None means: chosen by `resolve`."""
+
+    device: str | None = None
+    dtype: str | None = None
+
+    def resolve(self) -> tuple[torch.device, torch.dtype]:
+        """The device (CUDA, then MPS, then CPU) and dtype (bfloat16 on CUDA, float32 elsewhere) to use."""
+        name = self.device or ("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
+        try:
+            device = torch.device(name)
+        except RuntimeError:
+            raise InvalidRequest(f"device={name!r}: not a device; use 'cpu', 'cuda', 'cuda:0' or 'mps'") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise InvalidRequest(f"device={name!r}: this process sees no CUDA device; use device='cpu'")
+        if self.dtype is not None and self.dtype not in _DTYPES:
+            raise InvalidRequest(f"dtype={self.dtype!r}: must be one of {', '.join(_DTYPES)}")
+        dtype = _DTYPES[self.dtype] if self.dtype else torch.bfloat16 if device.type == "cuda" else torch.float32
+        return device, dtype
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
+
+
+@dataclass(frozen=True)
+class BaseModel:
+    """A frozen model that any number of adapters share."""
+
+    name: str
+    decoder: Decoder
+    tokenizer: PreTrainedTokenizerBase
+    eos_token_ids: tuple[int, ...]
+
+    @property
+    def context_length(self) -> int:
+        """The largest number of tokens in one sequence, prompt and reply together."""
+        return self.decoder.shape.context_length
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer of a base model, without loading its weights."""
+    return _from_pretrained(AutoTokenizer, name)
+
+
+def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
+    """Load weights and tokenizer.
+
+    name: "mint-tiny" (in the package), a folder in Hugging Face format, or a hub id such as "Qwen/Qwen3-0.6B".
+    Raises NotFound when there is no such model and InvalidRequest when the architecture is not Qwen3.
+    """
+    config = _from_pretrained(AutoConfig, name)
+    if config.model_type != "qwen3":
+        raise InvalidRequest(
+            f"base_model={name!r} is of type {config.model_type!r}: the embedded engine runs dense Qwen3 models "
+            "(model_type 'qwen3'); use a remote server for others (base_url=...)"
+        )
+    device, dtype = options.resolve()
+    model = _from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype)
+    tokenizer = load_tokenizer(name)
+    return BaseModel(name, Decoder.from_transformers(model, device), tokenizer, _eos_token_ids(name, config, tokenizer))
+
+
+def installed_models() -> list[tuple[str, int]]:
+    """(name, context length) of the built-in model and of every Qwen3 model in the local hub cache."""
+    models = [(builtin.NAME, int(_from_pretrained(AutoConfig, builtin.NAME).max_position_embeddings))]
+    try:
+        repositories = sorted(scan_cache_dir().repos, key=lambda repository: repository.repo_id)
+    except CacheNotFound:
+        return models
+    for repository in repositories:
+        if repository.repo_type == "model":
+            path = try_to_load_from_cache(repository.repo_id, "config.json")
+            config = json.loads(Path(path).read_text()) if isinstance(path, str) else {}
+            if config.get("model_type") == "qwen3":
+                models.append((repository.repo_id, int(config["max_position_embeddings"])))
+    return models
+
+
+def _eos_token_ids(name: str, config: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every id that ends a text: Qwen3's generation config lists both the turn's end and the document's end."""
+    found: list[int] = []
+    for source in (_generation_eos(name), config.eos_token_id, tokenizer.eos_token_id):
+        for token in source if isinstance(source, list) else [source]:
+            if token is not None and token not in found:
+                found.append(int(token))
+    return tuple(found)
+
+
+def _generation_eos(name: str) -> Any:
+    try:
+        return GenerationConfig.from_pretrained(_location(name)).eos_token_id
+    except OSError:
+        # A folder made by hand often has no generation_config.json; the config and the tokenizer know the id too.
+        return None
+
+
+def _location(name: str) -> str:
+    return str(builtin.model_dir()) if name == builtin.NAME else name
+
+
+def _from_pretrained(loader: Any, name: str, **kwargs: Any) -> Any:
+    location = _location(name)
+    looks_local = os.path.isabs(location) or location.startswith((".", "~"))
+    if looks_local and not Path(location).expanduser().is_dir():
+        raise NotFound(
+            f"base_model={name!r}: no such folder; give a folder in Hugging Face format, a hub id such as "
+            f"'Qwen/Qwen3-0.6B', or the built-in model {builtin.NAME!r}"
+        )
+    try:
+        return loader.from_pretrained(str(Path(location).expanduser()) if looks_local else location, **kwargs)
+    except (OSError, ValueError) as error:
+        first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise NotFound(
+            f"base_model={name!r} could not be loaded: {first_line} If the hub cannot be reached from here, use a "
+            f"local folder in Hugging Face format or the built-in model {builtin.NAME!r}."
+        ) from error
