@@ -31,7 +31,9 @@ class RoleColonRenderer(Renderer):
     def __init__(self, tokenizer: Tokenizer, name: str = "role_colon") -> None:
         super().__init__(tokenizer, name)
         end_of_text = self.encoder.control_id("<|endoftext|>")
-        self._end_ids = {token for token in (tokenizer.eos_token_id, end_of_text) if token is not None}
+        self._end_ids = {
+            token for token in (getattr(tokenizer, "eos_token_id", None), end_of_text) if token is not None
+        }
 
     def generation_header(self) -> list[int]:
         return self.encoder.encode("Assistant:")

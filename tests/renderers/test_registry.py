@@ -37,7 +37,6 @@ def test_a_taken_name_cannot_be_registered_again(qwen3_tokenizer: Any) -> None:
 def test_chat_renderer_needs_chat_tokens() -> None:
     class BareTokenizer:
         added_tokens_decoder: dict[int, Any] = {}  # noqa: RUF012
-        eos_token_id = None
 
         def encode(self, text: str, /, *, add_special_tokens: bool = True) -> list[int]:
             return list(text.encode())

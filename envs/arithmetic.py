@@ -1,0 +1,118 @@
+"""Additions to learn: generated, checked exactly, with test problems that training never sees."""
+
+from __future__ import annotations
+
+import random
+import re
+from functools import partial
+
+import chz
+
+from envs.group_dataset import GroupDataset, check_group_size
+from envs.message_env import MessageEnvGroupBuilder
+from envs.problem_env import ProblemEnv
+from envs.types import RLDatasetBuilder
+from mint.errors import InvalidRequest
+from mint.seeds import derive_seed
+from renderers import Renderer, get_renderer
+
+# One in this many additions is kept for testing.
+_TEST_SHARE = 5
+
+
+class AdditionEnv(ProblemEnv):
+    """The sum of two numbers. Right is a reply whose last number is the sum; in form, one that is a number alone."""
+
+    def __init__(self, left: int, right: int) -> None:
+        self.left = left
+        self.right = right
+
+    def get_question(self) -> str:
+        """See ProblemEnv."""
+        return f"What is {self.left} + {self.right}? Reply with the number only."
+
+    def check_answer(self, reply: str) -> bool:
+        """See ProblemEnv."""
+        numbers = re.findall(r"\d+", reply)
+        return bool(numbers) and numbers[-1] == self.get_reference_answer()
+
+    def check_format(self, reply: str) -> bool:
+        """See ProblemEnv."""
+        return re.fullmatch(r"\d+", reply.strip()) is not None
+
+    def get_reference_answer(self) -> str:
+        """See ProblemEnv."""
+        return str(self.left + self.right)
+
+
+def is_test_addition(left: int, right: int) -> bool:
+    """Whether this addition belongs to the test problems; the same for every seed and run."""
+    return derive_seed("addition split", left, right) % _TEST_SHARE == 0
+
+
+def draw_additions(num_problems: int, max_operand: int, seed: int, *, is_test: bool) -> list[tuple[int, int]]:
+    """Pairs of operands in [0, max_operand] of one split; the same for the same seed."""
+    rng = random.Random(derive_seed("additions", seed, int(is_test)))
+    additions: list[tuple[int, int]] = []
+    while len(additions) < num_problems:
+        left, right = rng.randint(0, max_operand), rng.randint(0, max_operand)
+        if is_test_addition(left, right) == is_test:
+            additions.append((left, right))
+    return additions
+
+
+@chz.chz(typecheck=True)
+class AdditionDatasetBuilder(RLDatasetBuilder):
+    """Groups of additions."""
+
+    # Whose tokenizer to render with.
+    model_name: str
+    # One of renderers.get_renderer's names.
+    renderer_name: str
+    # Replies per problem.
+    group_size: int
+    # Problems per batch.
+    groups_per_batch: int
+    # Batches, each of new problems.
+    num_batches: int
+    # Additions to test on, one reply each; 0: no test set.
+    num_test_problems: int = 0
+    # Largest number to add.
+    max_operand: int = 99
+    # Of the problems drawn.
+    seed: int = 0
+
+    @chz.validate
+    def _check(self) -> None:
+        check_group_size(self.group_size)
+        for name, value, least in (
+            ("groups_per_batch", self.groups_per_batch, 1),
+            ("num_batches", self.num_batches, 1),
+            ("num_test_problems", self.num_test_problems, 0),
+            # Below that the test split may be empty.
+            ("max_operand", self.max_operand, 9),
+        ):
+            if value < least:
+                raise InvalidRequest(f"{name}={value}: must be at least {least}")
+
+    async def __call__(self) -> tuple[GroupDataset, GroupDataset | None]:
+        """See RLDatasetBuilder."""
+        from mint.tokenizer import load_tokenizer
+
+        renderer = get_renderer(self.renderer_name, load_tokenizer(self.model_name))
+        num_problems = self.num_batches * self.groups_per_batch
+        train = GroupDataset(self._groups(num_problems, renderer, is_test=False), self.groups_per_batch)
+        if self.num_test_problems == 0:
+            return train, None
+        return train, GroupDataset(self._groups(self.num_test_problems, renderer, is_test=True), self.groups_per_batch)
+
+    def _groups(self, num_problems: int, renderer: Renderer, *, is_test: bool) -> list[MessageEnvGroupBuilder]:
+        return [
+            MessageEnvGroupBuilder(
+                partial(AdditionEnv, left, right),
+                renderer,
+                group_size=1 if is_test else self.group_size,
+                tags=("addition",),
+            )
+            for left, right in draw_additions(num_problems, self.max_operand, self.seed, is_test=is_test)
+        ]
