@@ -1,0 +1,23 @@
+"""Reinforcement learning: `train.Config`, `train.main`, and the parts the loop is made of."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recipe.rl import advantages, datums, kl, metrics, rollouts, train, types
+
+_MODULES = ("advantages", "datums", "kl", "metrics", "rollouts", "train", "types")
+
+__all__ = ["advantages", "datums", "kl", "metrics", "rollouts", "train", "types"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"recipe.rl.{name}")
+    raise AttributeError(f"module 'recipe.rl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
