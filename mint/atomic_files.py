@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -56,8 +57,8 @@ def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except PermissionError:
-        if wait:
+    except OSError as error:
+        if wait or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         yield False
         return

@@ -109,8 +109,9 @@ class Manifest:
                 f"{where}: {MANIFEST_NAME} has format_version={version}, this version reads up to {FORMAT_VERSION}; "
                 "upgrade mint-recipes"
             )
+        is_canonical = json_bytes(values) == data
         checksum = values.pop("manifest_sha256", None)
-        if version != FORMAT_VERSION or checksum != _sha256(json_bytes(values)):
+        if version != FORMAT_VERSION or not is_canonical or checksum != _sha256(json_bytes(values)):
             raise CheckpointError(f"{where}: {MANIFEST_NAME} does not match its own checksum; it is damaged")
         del values["format_version"]
         try:
