@@ -21,7 +21,6 @@ import chz
 import numpy as np
 
 import mint
-from mint import types
 from mint.errors import InvalidRequest
 from recipe.rl.concurrency import gather_or_cancel
 from recipe.rl.datums import FloatArray, TrainingSequence
@@ -39,7 +38,10 @@ class KLReferenceConfig:
 
 @dataclass(frozen=True)
 class ReferencedSequence:
-    """A training sequence with the logprobs of policy and reference at its targets, temperature 1, shape (T,)."""
+    """A training sequence with the logprobs of policy and reference at temperature 1, shape (T,).
+
+    They are meaningful at sampled targets.
+    """
 
     sequence: TrainingSequence
     policy_logprobs_T: FloatArray
@@ -116,10 +118,16 @@ async def fetch_reference(
 
 
 async def _target_logprobs_T(client: mint.SamplingClient, sequence: TrainingSequence) -> FloatArray:
-    logprobs = await client.compute_logprobs(types.ModelInput.from_ints(sequence.tokens))
-    if len(logprobs) != len(sequence.tokens) or any(logprob is None for logprob in logprobs[1:]):
+    """Shape (T,): the client's logprobs from the first sampled target on; the prompt before it is not scored."""
+    num_targets = len(sequence.is_sampled_T)
+    num_scored = num_targets - int(sequence.is_sampled_T.argmax())
+    logprobs = await client.compute_logprobs(sequence.model_input(), prompt_logprobs_last_n=num_scored)
+    scored = logprobs[-num_scored:]
+    if len(logprobs) != num_targets + 1 or any(logprob is None for logprob in scored):
         raise InvalidRequest(
-            f"compute_logprobs gave {len(logprobs)} entries for {len(sequence.tokens)} tokens, or left one out;"
-            " the KL needs one logprob for every token but the first."
+            f"compute_logprobs gave {len(logprobs)} entries for {num_targets + 1} tokens, or left one of the last"
+            f" {num_scored} out; KL needs the logprob of every sampled token."
         )
-    return np.asarray(logprobs[1:], dtype=np.float32)
+    logprobs_T = np.zeros(num_targets, dtype=np.float32)
+    logprobs_T[-num_scored:] = scored
+    return logprobs_T

@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 class Decoder(Protocol):
     """The one method of a tokenizer that is needed here."""
 
-    def decode(self, token_ids: list[int]) -> str:
+    def decode(self, token_ids: list[int]) -> Any:
         """Tokens as text."""
         ...
 

@@ -170,17 +170,17 @@ async def main(
     if record is not None and record.is_final and start >= num_iterations:
         logger.info("%s holds a finished run of %d iterations", config.log_path, start)
         return _result(config, record)
-    service = service or mint.ServiceClient(base_url=config.base_url)
+    service_client: mint.ServiceClient = service or mint.ServiceClient(base_url=config.base_url)
 
     with RunLog(config.log_path, config=config, resume_step=start if record else None) as log:
         training_client = await open_training_client(
-            service,
+            service_client,
             identity,
             seed=derive_seed(config.seed, "adapter"),
             record=record,
             load_checkpoint_path=config.load_checkpoint_path,
         )
-        reference_client = await _open_reference(config, service)
+        reference_client = await _open_reference(config, service_client)
         run = Run(
             config,
             training_client,

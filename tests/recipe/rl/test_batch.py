@@ -32,7 +32,9 @@ class Reference:
     def __init__(self, logprob: float) -> None:
         self.logprob = logprob
 
-    async def compute_logprobs(self, prompt: types.ModelInput) -> list[float | None]:
+    async def compute_logprobs(
+        self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
+    ) -> list[float | None]:
         return [None] + [self.logprob] * (prompt.length - 1)
 
 

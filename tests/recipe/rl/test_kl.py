@@ -75,31 +75,38 @@ class ScriptedClient:
         self.waiting = 0
         self.most_waiting = 0
 
-    async def compute_logprobs(self, prompt: types.ModelInput) -> list[float | None]:
+    async def compute_logprobs(
+        self, prompt: types.ModelInput, prompt_logprobs_last_n: int | None = None
+    ) -> list[float | None]:
+        assert prompt_logprobs_last_n is not None
         self.waiting += 1
         self.most_waiting = max(self.most_waiting, self.waiting)
         await asyncio.sleep(0)
         self.waiting -= 1
-        return [None, *(-self.factor * token for token in prompt.to_ints()[1:])]
+        tokens = prompt.to_ints()
+        num_unscored = len(tokens) - prompt_logprobs_last_n
+        return [None] * num_unscored + [-self.factor * token for token in tokens[num_unscored:]]
 
 
 def fetch(
     sequences: list[TrainingSequence], reference: ScriptedClient, policy: ScriptedClient, temperature: float
 ) -> list[ReferencedSequence]:
-    clients: Any = (reference, policy)
-    return asyncio.run(fetch_reference(sequences, *clients, temperature))
+    reference_client: Any = reference
+    policy_client: Any = policy
+    return asyncio.run(fetch_reference(sequences, reference_client, policy_client, temperature))
 
 
-def test_reference_logprobs_line_up_with_the_targets_and_are_fetched_together() -> None:
+def test_reference_logprobs_line_up_with_the_sampled_targets_and_are_fetched_together() -> None:
     client, policy = ScriptedClient(0.5), ScriptedClient(0.25)
     rows = fetch([row.sequence for row in referenced()], client, policy, temperature=1.0)
-    assert rows[0].reference_logprobs_T.tolist() == [-3.0, -3.5, -4.0]
+    # The prompt's own target is not scored.
+    assert rows[0].reference_logprobs_T.tolist() == [0.0, -3.5, -4.0]
     assert rows[0].policy_logprobs_T.tolist() == [0.0, -1.0, -2.0]
-    assert rows[1].reference_logprobs_T.tolist() == [-3.0, -3.5]
+    assert rows[1].reference_logprobs_T.tolist() == [0.0, -3.5]
     assert (client.most_waiting, policy.most_waiting) == (2, 0)
 
 
 def test_at_another_temperature_the_policys_logprobs_are_computed_at_temperature_one() -> None:
     rows = fetch([referenced()[1].sequence], ScriptedClient(0.5), ScriptedClient(0.25), temperature=0.7)
-    assert rows[0].policy_logprobs_T.tolist() == [-1.5, -1.75]
+    assert rows[0].policy_logprobs_T.tolist() == [0.0, -1.75]
     assert rows[0].token_kl_T.tolist() == [0.0, 1.75]
