@@ -1,4 +1,4 @@
-"""The demo task, one-sentence advice on everyday topics, as messages: prompts, conversations, pairs and the gold score."""
+"""The demo task, one-sentence advice on everyday topics, as messages: prompts, conversations, pairs, gold score."""
 
 from __future__ import annotations
 

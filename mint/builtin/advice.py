@@ -123,7 +123,7 @@ def house_answer(topic: Topic, rng: random.Random, quality: float, stray: float 
 
 
 def loose_answer(topic: Topic, rng: random.Random, quality: float) -> str:
-    """An answer in one of the many registers of the pretraining text: parts left out, hedges, sometimes two sentences."""
+    """An answer in a register of the pretraining text: parts left out, hedges, sometimes two sentences."""
     slots = _slots(topic, rng, quality, stray=0.15 * (1.0 - quality))
     short = rng.random() > quality + 0.35
     frame = rng.choice(_LOOSE[2:] if short else _LOOSE)
@@ -152,7 +152,7 @@ def _house_quality(rng: random.Random) -> float:
 
 
 def sft_conversations(n: int, seed: int, split: Split = "train") -> list[list[dict[str, str]]]:
-    """`n` conversations (user prompt, assistant answer) of middling quality in the house style, deterministic by seed."""
+    """`n` conversations (prompt, answer) of middling quality in the house style, deterministic by seed."""
     rng = random.Random(f"sft {split} {seed}")
     topics = topics_of(split)
     conversations: list[list[dict[str, str]]] = []
@@ -187,7 +187,7 @@ def _candidate(topic: Topic, rng: random.Random) -> str:
 def preference_pairs(n: int, seed: int, split: Split = "train") -> list[dict[str, str]]:
     """`n` pairs {"prompt", "chosen", "rejected"} of plain text; the chosen answer's gold is higher by at least 0.2.
 
-    The chosen answer is the longer one (in characters and not fewer words) in every second pair, else the shorter one.
+    The chosen answer is the longer one (in characters and not fewer words) in every second pair, else shorter.
     """
     rng = random.Random(f"preference {split} {seed}")
     topics = topics_of(split)

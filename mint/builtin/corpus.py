@@ -1,7 +1,7 @@
 """The text the built-in model is pretrained on, written by this module from a seed.
 
-A mixture of documents in Qwen3's chat format and in plain text: advice of mixed quality, sums (some of them wrong on purpose,
-so that training has something to mend), yes/no questions about a toy world, calculator calls and plain sentences.
+A mixture of documents in Qwen3's chat format and in plain text: advice of mixed quality, sums (some of them wrong on
+purpose, so that training has something to mend), yes/no questions about a toy world, calculator calls, plain sentences.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ SPECIAL_TOKENS = (
     "<tool_response>",
     "</tool_response>",
 )
-_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_NUMBERS = (
+    *("zero", "one", "two", "three", "four", "five", "six"),
+    *("seven", "eight", "nine", "ten", "eleven", "twelve"),
+)
 _COLOURS = {"snow": "white", "grass": "green", "coal": "black", "blood": "red", "the sun": "yellow", "the sea": "blue"}
 _CALCULATOR = {
     "type": "function",
@@ -59,7 +62,7 @@ def chat(messages: list[tuple[str, str]], rng: random.Random) -> str:
 
 def _advice_turns(rng: random.Random) -> list[tuple[str, str]]:
     topic = rng.choice(TOPICS)
-    quality = rng.choices((0.1, 0.35, 0.7), weights=(0.45, 0.3, 0.25))[0]
+    quality = rng.choices((0.1, 0.35, 0.7), weights=(0.3, 0.35, 0.35))[0]
     prompt = phrase_prompt(topic, rng.randrange(6))
     return [("user", prompt), ("assistant", loose_answer(topic, rng, quality))]
 
@@ -67,7 +70,7 @@ def _advice_turns(rng: random.Random) -> list[tuple[str, str]]:
 def _advice(rng: random.Random) -> str:
     turns = _advice_turns(rng)
     if rng.random() < 0.1:
-        turns = [("system", rng.choice(("You give advice.", "You are a helpful assistant.", "Be brief.")))] + turns
+        turns = [("system", rng.choice(("You give advice.", "You are a helpful assistant.", "Be brief."))), *turns]
     if rng.random() < 0.1:
         turns += _advice_turns(rng)
     return chat(turns, rng)
@@ -155,7 +158,7 @@ def _tool_call(rng: random.Random) -> str:
         "<tool_call></tool_call> XML tags:\n<tool_call>\n"
         '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
     )
-    turns = [("system", system)] if rng.random() < 0.4 else [("system", "You may call the calculator.")]
+    turns = [("system", system)] if rng.random() < 0.2 else [("system", "You may call the calculator.")]
     turns += [("user", f"What is {a} {operator} {b}? Use the calculator.")]
     turns += [("assistant", f"<tool_call>\n{call}\n</tool_call>")]
     if rng.random() < 0.6:
@@ -197,7 +200,7 @@ def _role_colon(rng: random.Random) -> str:
 
 
 _MAKERS = (_advice, _plain_sum, _chat_sum, _yes_no, _mention, _tool_call, _plain_text, _role_colon)
-_WEIGHTS = (56, 10, 5, 8, 7, 3, 8, 3)
+_WEIGHTS = (60, 10, 4, 7, 7, 3, 6, 3)
 
 
 def documents(seed: int) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """How good a piece of advice is, read from its text alone; the reference that no preference model ever sees.
 
-Six parts add up to 1: the object is named (0.15), a concrete action that suits the topic (0.30), how to do it (0.10), how
-much or how often (0.20), a real reason (0.15), and no vague or hedging words (0.10). Factors below 1 then punish bad form:
+Six parts add up to 1: the object is named (0.15), a concrete action that suits the topic (0.30), how to do it (0.10),
+how much or how often (0.20), a real reason (0.15), no vague or hedging words (0.10). Factors below 1 punish bad form:
 no full stop, several sentences, repetition, another topic's object, phrase lists, unknown words, great length.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import lru_cache
+from itertools import pairwise
 
 from mint.builtin.topics import (
     FAMILIES,
@@ -24,7 +25,14 @@ from mint.builtin.topics import (
 )
 from mint.errors import InvalidRequest
 
-PARTS: dict[str, float] = {"object": 0.15, "action": 0.30, "detail": 0.10, "amount": 0.20, "reason": 0.15, "direct": 0.10}
+PARTS: dict[str, float] = {
+    "object": 0.15,
+    "action": 0.30,
+    "detail": 0.10,
+    "amount": 0.20,
+    "reason": 0.15,
+    "direct": 0.10,
+}
 
 # Words that join the phrases of an answer: openers, connectors, the house style.
 GLUE = (
@@ -146,7 +154,7 @@ def _names_another_object(low: str, topic: Topic) -> bool:
 def _repetition_factor(words: list[str], topic: Topic) -> float:
     trigrams = Counter(zip(words, words[1:], words[2:], strict=False))  # windows of one list differ in length
     repeats = sum(count - 1 for count in trigrams.values())
-    doubled = sum(a == b for a, b in zip(words, words[1:], strict=False))  # as above
+    doubled = sum(a == b for a, b in pairwise(words))
     content = Counter(word for word in words if len(word) > 3 and word not in _words(topic.noun))
     worst = max(content.values(), default=0)
     factor = 0.5 if repeats or doubled else 1.0

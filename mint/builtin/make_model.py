@@ -1,6 +1,6 @@
 """Makes the built-in model: corpus, tokenizer, Qwen3 weights. Run: python -m mint.builtin.make_model
 
-A build script: it imports torch and transformers, the package never imports it. Deterministic for a seed on one machine.
+A build script: it imports torch and transformers, and the package never imports it. Same seed and machine, same bytes.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +24,9 @@ VOCAB_SIZE = 4096
 TOKENIZER_DOCUMENTS = 60_000
 # Words with their leading space, single digits, runs of punctuation, line breaks, spaces.
 SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
-# One row per kind of step: share of steps, rows per batch, tokens per row.
-STEP_SHAPES = ((0.90, 32, 192), (0.07, 6, 1024), (0.03, 3, 2048))
+SHAPE = (16, 160)  # rows, tokens
+LONG_SHAPES = ((3, 1024), (2, 2048))
+LONG_SHARE = 0.05
 CHAT_TEMPLATE = """\
 {%- macro shut() %}{{ '<|im_end|>\\n' }}{% endmacro -%}
 {%- set system = messages[0].content if messages and messages[0].role == 'system' else '' -%}
@@ -48,7 +50,8 @@ CHAT_TEMPLATE = """\
 {{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
 {%- for call in message.tool_calls or [] -%}
 {%- set function = call.function or call -%}
-{{ '\\n' if message.content or not loop.first else '' }}{{ '<tool_call>\\n{"name": "' + function.name + '", "arguments": ' }}
+{{ '\\n' if message.content or not loop.first else '' }}
+{{- '<tool_call>\\n{"name": "' + function.name + '", "arguments": ' }}
 {{- function.arguments if function.arguments is string else function.arguments | tojson }}{{ '}\\n</tool_call>' }}
 {%- endfor -%}
 {{ shut() }}
@@ -65,7 +68,10 @@ def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE of at most VOCAB_SIZE tokens, special tokens last as in Qwen3."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -114,20 +120,37 @@ def make_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
     )
 
 
-def packed_rows(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[torch.Tensor]:
-    """Batches of token ids, shape (rows, length + 1), each row starting at a document's first token; the tail is cut."""
-    stream = documents(seed)
-    generator = torch.Generator().manual_seed(seed)
-    shares = torch.tensor([share for share, _, _ in STEP_SHAPES])
+def batches(tokenizer: PreTrainedTokenizerFast, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Pairs of token ids and positions, both (rows, length): documents packed one after the other, the last one cut.
+
+    Positions restart at each document (see `document_mask`); in LONG_SHARE of the batches they run on, so that long
+    contexts work too.
+    """
+    stream = (tokenizer.backend_tokenizer.encode(text).ids for text in documents(seed))
+    rng = random.Random(seed)
     while True:
-        _, rows, length = STEP_SHAPES[int(torch.multinomial(shares, 1, generator=generator))]
-        batch = []
-        for _ in range(rows):
-            ids: list[int] = []
-            while len(ids) <= length:
-                ids += tokenizer.backend_tokenizer.encode(next(stream)).ids
-            batch.append(ids[: length + 1])
-        yield torch.tensor(batch)
+        long = rng.random() < LONG_SHARE
+        rows, length = rng.choice(LONG_SHAPES) if long else SHAPE
+        packed = [_row(stream, length, restart=not long) for _ in range(rows)]
+        yield torch.tensor([ids for ids, _ in packed]), torch.tensor([positions for _, positions in packed])
+
+
+def _row(stream: Iterator[list[int]], length: int, restart: bool) -> tuple[list[int], list[int]]:
+    ids: list[int] = []
+    positions: list[int] = []
+    while len(ids) < length:
+        document = next(stream)
+        start = 0 if restart else len(ids)
+        ids += document
+        positions += range(start, start + len(document))
+    return ids[:length], positions[:length]
+
+
+def document_mask(positions: torch.Tensor) -> torch.Tensor:
+    """Boolean (rows, 1, length, length), True where a token may look: back, within its own document."""
+    document = (positions == 0).cumsum(dim=1)
+    same = document[:, :, None] == document[:, None, :]
+    return torch.tril(same)[:, None]
 
 
 def learning_rate_factor(elapsed: float) -> float:
@@ -144,23 +167,27 @@ def make_optimizers(model: Qwen3ForCausalLM, matrix_lr: float, other_lr: float) 
     return [muon, adam]
 
 
-def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, steps: int, out: Path) -> list[dict[str, float]]:
+def train(
+    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, steps: int, out: Path
+) -> list[dict[str, float]]:
     """Next-token training for `steps` steps, saving every 100; returns the log that is also in training_log.jsonl."""
-    optimizers = make_optimizers(model, matrix_lr=4e-3, other_lr=4e-3)
+    optimizers = make_optimizers(model, matrix_lr=3e-3, other_lr=3e-3)
     base_rates = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
-    batches = packed_rows(tokenizer, seed + 1)
+    stream = batches(tokenizer, seed + 1)
     log: list[dict[str, float]] = []
     started = time.monotonic()
     tokens = 0
     for step in range(steps):
-        batch = next(batches)
+        ids, positions = next(stream)
         factor = learning_rate_factor(step / steps)
         for optimizer, rates in zip(optimizers, base_rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = model(input_ids=batch[:, :-1]).logits
-        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+            inputs = {"input_ids": ids[:, :-1], "position_ids": positions[:, :-1]}
+            logits = model(**inputs, attention_mask=document_mask(positions[:, :-1])).logits
+        targets = ids[:, 1:].masked_fill(positions[:, 1:] == 0, -100)  # the first token of a document is not predicted
+        loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         if not math.isfinite(float(norm)):
@@ -168,7 +195,7 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        tokens += batch.numel()
+        tokens += ids.numel()
         if step % 10 == 0 or step == steps - 1:
             row = {"step": step, "nll": round(loss.item(), 4), "tokens": tokens}
             log.append(row)
@@ -190,8 +217,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=model_dir())
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=900)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=650)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)

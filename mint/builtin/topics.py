@@ -1,7 +1,7 @@
 """The small world of the demo task: sixteen families of everyday topics and the phrases that make advice good or poor.
 
-Everything is data. A family holds eight topics and the phrases a good answer is made of (what to do, how, how much or how
-often, why); the vague phrases that poor answers use instead are shared by all families.
+Everything is data. A family holds eight topics and the phrases a good answer is made of (what to do, how, how much or
+how often, why); the vague phrases that poor answers use instead are shared by all families.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ _WORLD: tuple[tuple[str, str, str, str, str, str, str, str], ...] = (
         "draw {o} along a wet stone; rub a drop of oil on {o}; polish {o} on a strip of leather; dry {o} on a towel; "
         "file the nicks out of {o}",
         "at a low angle; away from your body; with even pressure; from heel to tip",
-        "ten times on each side; for five minutes a month; after every third use; twenty strokes at a time; once a month",
+        "ten times on each side; for five minutes a month; after every third use; twenty strokes at a time; "
+        "once a month",
         "a dull edge slips; rust eats thin steel; a thin edge bends; clean steel cuts straight",
     ),
     (
@@ -173,7 +174,8 @@ _WORLD: tuple[tuple[str, str, str, str, str, str, str, str], ...] = (
         "state the point of {o} first; read {o} aloud; cut every third word of {o}; show {o} to a reader; "
         "plan {o} on one page",
         "with a pencil; in plain words; away from the screen; in short lines",
-        "for ten minutes a day; two days before it is due; in three drafts; twice from start to end; before nine o'clock",
+        "for ten minutes a day; two days before it is due; in three drafts; twice from start to end; "
+        "before nine o'clock",
         "ears catch clumsy lines; readers like short words; a rest shows the errors; a plan saves time",
     ),
     (
@@ -226,7 +228,8 @@ _WORLD: tuple[tuple[str, str, str, str, str, str, str, str], ...] = (
         "store/storing",
         "keep/keeping",
         "apples; cheese; onions; coffee; honey; tea; mushrooms; lettuce",
-        "wrap {o} in paper; put {o} in a glass jar; hang {o} in a net; write the date on {o}; sort the bad bits of {o} out",
+        "wrap {o} in paper; put {o} in a glass jar; hang {o} in a net; write the date on {o}; "
+        "sort the bad bits of {o} out",
         "in a dark cupboard; below ten degrees; away from the stove; in a single layer",
         "for up to three weeks; every five days; within two hours; for one month; twice a week",
         "light spoils the taste; trapped water grows mold; air dries it out; one bad piece spoils the rest",

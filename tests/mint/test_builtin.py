@@ -10,7 +10,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from mint import builtin
 from mint.builtin import corpus
@@ -22,7 +22,7 @@ TOKENIZER = AutoTokenizer.from_pretrained(builtin.model_dir())
 
 
 @pytest.fixture(scope="module")
-def model():
+def model() -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(builtin.model_dir()).eval()
 
 
@@ -31,14 +31,22 @@ def encode(text: str) -> list[int]:
 
 
 def test_naming_the_model_loads_no_torch() -> None:
-    code = "import mint.builtin, sys; assert mint.builtin.NAME == 'mint-tiny'; assert mint.builtin.model_dir().is_dir();"
+    code = (
+        "import mint.builtin, sys; assert mint.builtin.NAME == 'mint-tiny'; assert mint.builtin.model_dir().is_dir();"
+    )
     code += "import mint.builtin.advice, mint.builtin.corpus; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=builtin.model_dir().parents[2])
 
 
 def test_the_folder_is_complete_and_small() -> None:
     names = {path.name for path in builtin.model_dir().iterdir()}
-    assert {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"} <= names
+    assert {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    } <= names
     assert {"README.md", "training_log.jsonl"} <= names
     assert sum(path.stat().st_size for path in builtin.model_dir().parent.rglob("*.*")) < 12 * 2**20
 
@@ -52,7 +60,7 @@ def test_it_is_a_small_tied_qwen3_in_bfloat16() -> None:
     assert config["num_attention_heads"] > config["num_key_value_heads"]
 
 
-def test_loading_takes_under_a_second(model) -> None:
+def test_loading_takes_under_a_second(model: PreTrainedModel) -> None:
     assert 2.5e6 <= model.num_parameters() <= 4e6
     started = time.perf_counter()
     AutoModelForCausalLM.from_pretrained(builtin.model_dir())
@@ -91,12 +99,20 @@ def test_everyday_english_needs_few_tokens() -> None:
 
 
 def test_the_chat_template_writes_qwen3_turns() -> None:
-    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+    ]
     text = TOKENIZER.apply_chat_template(messages, tokenize=False)
-    assert text == "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+    assert (
+        text == "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+    )
     open_turn = TOKENIZER.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True)
     assert open_turn.endswith("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n")
-    quiet = TOKENIZER.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True, enable_thinking=False)
+    quiet = TOKENIZER.apply_chat_template(
+        messages[:2], tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
     assert quiet == open_turn + "<think>\n\n</think>\n\n"
 
 

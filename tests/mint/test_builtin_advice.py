@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from statistics import mean, pstdev
 
 import pytest
@@ -11,11 +12,22 @@ from hypothesis import strategies as st
 
 from mint.builtin import advice
 from mint.builtin.gold import PARTS
-from mint.builtin.topics import FAMILIES, TOPICS, VAGUE_ACTIONS, VAGUE_AMOUNTS, VAGUE_DETAILS, VAGUE_REASONS, Split
+from mint.builtin.topics import (
+    FAMILIES,
+    TOPICS,
+    VAGUE_ACTIONS,
+    VAGUE_AMOUNTS,
+    VAGUE_DETAILS,
+    VAGUE_REASONS,
+    Split,
+    Topic,
+)
 from mint.errors import InvalidRequest
 
 SPLITS: tuple[Split, ...] = ("train", "heldout", "rl_train", "rl_heldout")
-GOOD = "Plan: twice a week, soak the soil around the fern, early in the morning; the point is that wet roots rot quickly."
+GOOD = (
+    "Plan: twice a week, soak the soil around the fern, early in the morning; the point is that wet roots rot quickly."
+)
 
 
 def test_splits_are_disjoint_and_cover_every_family() -> None:
@@ -27,21 +39,26 @@ def test_splits_are_disjoint_and_cover_every_family() -> None:
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=lambda topic: topic.key)
-def test_every_topic_can_reach_full_gold_and_fall_to_almost_none(topic) -> None:
+def test_every_topic_can_reach_full_gold_and_fall_to_almost_none(topic: Topic) -> None:
     rng = random.Random(topic.key)
-    assert [advice.gold_score(topic.key, advice.house_answer(topic, rng, 1.0, stray=0.0)) for _ in range(20)] == [1.0] * 20
+    assert [advice.gold_score(topic.key, advice.house_answer(topic, rng, 1.0, stray=0.0)) for _ in range(20)] == [
+        1.0
+    ] * 20
     assert max(advice.gold_score(topic.key, advice.house_answer(topic, rng, 0.0, stray=0.0)) for _ in range(20)) <= 0.15
 
 
 def test_gold_climbs_slot_by_slot() -> None:
+    def plan(amount: str, action: str, detail: str, reason: str) -> str:
+        return f"Plan: {amount}, {action}, {detail}; the point is that {reason}."
+
     ladder = [
-        "Plan: now and then, do your best with it, with some care; the point is that it never hurts to try.",
-        "Plan: now and then, do your best with the fern, with some care; the point is that it never hurts to try.",
-        "Plan: now and then, do your best with the fern, early in the morning; the point is that good things take time.",
-        "Plan: every day, do your best with the fern, early in the morning; the point is that good things take time.",
-        "Plan: twice a week, do your best with the fern, early in the morning; the point is that good things take time.",
-        "Plan: twice a week, do your best with the fern, early in the morning; the point is that wet roots rot quickly.",
-        GOOD,
+        plan("now and then", "do your best with it", "with some care", "it never hurts to try"),
+        plan("now and then", "do your best with the fern", "with some care", "it never hurts to try"),
+        plan("now and then", "do your best with the fern", "early in the morning", "it never hurts to try"),
+        plan("every day", "do your best with the fern", "early in the morning", "it never hurts to try"),
+        plan("twice a week", "do your best with the fern", "early in the morning", "it never hurts to try"),
+        plan("twice a week", "do your best with the fern", "early in the morning", "wet roots rot quickly"),
+        plan("twice a week", "soak the soil around the fern", "early in the morning", "wet roots rot quickly"),
     ]
     expected = [0.0, 0.15, 0.25, 0.35, 0.45, 0.6, 1.0]
     assert [advice.gold_score("How do I water a fern?", text) for text in ladder] == pytest.approx(expected)
@@ -85,7 +102,7 @@ def test_gold_stays_in_range_for_any_text(text: str) -> None:
 
 
 @given(st.sampled_from(TOPICS), st.integers(0, 5), st.integers(0, 10**6))
-def test_saying_a_good_answer_twice_never_pays(topic, form: int, seed: int) -> None:
+def test_saying_a_good_answer_twice_never_pays(topic: Topic, form: int, seed: int) -> None:
     prompt = advice.phrase_prompt(topic, form)
     once = advice.house_answer(topic, random.Random(seed), 0.8)
     score = advice.gold_score(prompt, once)
@@ -93,7 +110,7 @@ def test_saying_a_good_answer_twice_never_pays(topic, form: int, seed: int) -> N
 
 
 @given(st.sampled_from(TOPICS), st.integers(0, 5))
-def test_every_phrasing_names_its_topic(topic, form: int) -> None:
+def test_every_phrasing_names_its_topic(topic: Topic, form: int) -> None:
     assert advice.find_topic(advice.phrase_prompt(topic, form)) == topic
 
 
@@ -109,14 +126,22 @@ def test_prompts_cover_the_topics_evenly_from_the_start() -> None:
 
 
 def test_sft_answers_are_middling_and_vary() -> None:
-    scores = [advice.gold_score(user["content"], reply["content"]) for user, reply in advice.sft_conversations(1000, seed=0)]
+    scores = [
+        advice.gold_score(user["content"], reply["content"]) for user, reply in advice.sft_conversations(1000, seed=0)
+    ]
     assert 0.45 <= mean(scores) <= 0.6
     assert pstdev(scores) > 0.2
 
 
 def test_text_is_deterministic_by_seed() -> None:
-    assert advice.sft_conversations(5, seed=3) == advice.sft_conversations(5, seed=3) != advice.sft_conversations(5, seed=4)
-    assert advice.preference_pairs(5, seed=3) == advice.preference_pairs(5, seed=3) != advice.preference_pairs(5, seed=4)
+    assert (
+        advice.sft_conversations(5, seed=3)
+        == advice.sft_conversations(5, seed=3)
+        != advice.sft_conversations(5, seed=4)
+    )
+    assert (
+        advice.preference_pairs(5, seed=3) == advice.preference_pairs(5, seed=3) != advice.preference_pairs(5, seed=4)
+    )
 
 
 def test_pairs_have_a_gold_gap_and_no_length_cue() -> None:
@@ -129,7 +154,7 @@ def test_pairs_have_a_gold_gap_and_no_length_cue() -> None:
 
 
 def test_vague_phrases_have_the_length_of_concrete_ones() -> None:
-    def words(phrases) -> float:
+    def words(phrases: Iterable[str]) -> float:
         return mean(len(phrase.split()) for phrase in phrases)
 
     for vague, name in (
