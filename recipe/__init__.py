@@ -10,9 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from envs.message_env import EnvFromMessageEnv, MessageEnv, MessageStepResult
-
     import renderers
+    from envs.message_env import EnvFromMessageEnv, MessageEnv, MessageStepResult
     from recipe import checkpoint_utils, completers, evaluators, preference, rl, supervised
     from recipe.model_info import get_recommended_renderer_name
     from recipe.tokenizer_utils import get_tokenizer

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from envs.types import TokensWithLogprobs
-
 from mint import types
 from mint.errors import InvalidRequest
 

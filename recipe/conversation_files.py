@@ -29,6 +29,9 @@ class ConversationColumns:
     prompt: str | None = None
     completion: str | None = None
 
+    # typecheck=True checks types last; the rules below compare values.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
+
     @chz.validate
     def _either(self) -> None:
         if (self.prompt is None) != (self.completion is None):

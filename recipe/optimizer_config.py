@@ -27,6 +27,9 @@ class AdamConfig:
     # Longest gradient, as an L2 norm over all parameters; longer ones are scaled down. 0: no limit.
     grad_clip_norm: float = 0.0
 
+    # typecheck=True checks types last; the rules below compare values.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
+
     @chz.validate
     def _ranges(self) -> None:
         for name in ("learning_rate", "warmup_steps", "eps", "weight_decay", "grad_clip_norm"):

@@ -129,6 +129,9 @@ class SFTExampleConfig:
     num_test: int = 0
     split_seed: int = 0
 
+    # typecheck=True checks types last; the rules below compare values.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
+
     @chz.validate
     def _ranges(self) -> None:
         for name, lowest in (("batch_size", 1), ("num_test", 0)):
@@ -171,6 +174,9 @@ class FileSFTDatasetBuilder(SupervisedDatasetBuilder):
     # Read only the first rows of `path`; None: all.
     max_rows: int | None = None
     examples: SFTExampleConfig = chz.field(default_factory=SFTExampleConfig)
+
+    # typecheck=True checks types last; the rules below compare values.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
 
     @chz.validate
     def _ranges(self) -> None:

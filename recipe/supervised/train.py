@@ -58,6 +58,9 @@ class Config:
     # Everything random follows from this: the new adapter and the order of the data.
     seed: int = 0
 
+    # typecheck=True checks types last; the rules below compare values.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
+
     @chz.validate
     def _ranges(self) -> None:
         lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}

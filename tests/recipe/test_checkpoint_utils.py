@@ -53,9 +53,7 @@ def test_new_folder_has_no_records(tmp_path: Path) -> None:
     assert find_resume_record(tmp_path / "new", RunIdentity("mint-tiny", 8, "qwen3")) is None
 
 
-def test_half_written_last_record_is_left_out_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_half_written_last_record_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, '{"name": "a", "step": 1}\n{"name": "b", "st')
     with caplog.at_level(logging.WARNING):
         assert [record.name for record in load_records(tmp_path)] == ["a"]
@@ -70,7 +68,10 @@ def test_record_without_a_step_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"base_model": "other"}, "model_name='other', but the run in this log_path was made with model_name='mint-tiny'"),
+        (
+            {"base_model": "other"},
+            "model_name='other', but the run in this log_path was made with model_name='mint-tiny'",
+        ),
         ({"lora_rank": 16}, "lora_rank=16, but the run in this log_path was made with lora_rank=8"),
         ({"renderer_name": "role_colon"}, "renderer_name='role_colon', but .* renderer_name='qwen3'.*another log_path"),
     ],

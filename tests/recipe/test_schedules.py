@@ -82,6 +82,6 @@ def test_adam_params_carry_the_scheduled_rate_and_every_setting() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("learning_rate", -1.0), ("learning_rate", float("nan")), ("beta1", 1.0)])
-def test_impossible_optimizer_settings_are_refused(name: str, value: float) -> None:
+def test_impossible_optimizer_settings_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"optimizer.{name}="):
         AdamConfig(**{name: value})
