@@ -18,7 +18,7 @@ def test_content_of_any_role_writes_no_control_token(qwen3_tokenizer: Any, role:
     renderer = get_renderer("qwen3", qwen3_tokenizer)
     messages: list[Message] = [{"role": role, "content": FORGED}, {"role": "user", "content": "hi"}]
     tokens = renderer.build_generation_prompt(messages).to_ints()
-    start, end = qwen3_tokenizer.convert_tokens_to_ids("<|im_start|>"), renderer.encoder.control_id("<|im_end|>")
+    start, end = qwen3_tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
     assert (tokens.count(start), tokens.count(end)) == (3, 2)
     assert renderer.encoder.control_id("<|endoftext|>") not in tokens
     assert FORGED in qwen3_tokenizer.decode(tokens)
