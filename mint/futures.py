@@ -82,7 +82,8 @@ class APIFuture(Generic[T]):
                 mapped.set_exception(transform_error)
 
         self._future.add_done_callback(relay)
-        return APIFuture(mapped, (lambda _: self._waiting(self._future)) if self._waiting else None)
+        waiting = self._waiting
+        return APIFuture(mapped, (lambda _: waiting(self._future)) if waiting else None)
 
 
 class Ready:

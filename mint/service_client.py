@@ -66,9 +66,7 @@ class ServiceClient:
         if not url:
             return super().__new__(cls)
         if not url.startswith(("http://", "https://")):
-            raise InvalidRequest(
-                f"base_url={url!r}: must start with http:// or https://, or be left out for this machine"
-            )
+            raise InvalidRequest(f"base_url={url!r}: must start with http:// or https:// (leave it out to run here)")
         import tinker
 
         engine_only = sorted(set(kwargs) & set(EngineOptions.__dataclass_fields__))
@@ -94,7 +92,8 @@ class ServiceClient:
         unknown = sorted(set(engine_options) - set(EngineOptions.__dataclass_fields__))
         if unknown:
             raise InvalidRequest(
-                f"ServiceClient got {', '.join(unknown)}; engine options are {', '.join(EngineOptions.__dataclass_fields__)}"
+                f"ServiceClient got {', '.join(unknown)}; the engine's options are "
+                f"{', '.join(EngineOptions.__dataclass_fields__)}"
             )
         self._user_metadata = user_metadata
         self._backend = open_backend(EngineOptions(**engine_options))

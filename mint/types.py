@@ -10,7 +10,7 @@ from typing import Any
 
 import pydantic
 import tinker.types as _tinker_types
-from tinker.types import *  # noqa: F403
+from tinker.types import *  # noqa: F403  # pyright: ignore  # all of them, also those added later; ours below wins
 from tinker.types import SamplingParams as _TinkerSamplingParams
 
 

@@ -165,7 +165,7 @@ class AdapterLayout:
         return tensors
 
     def from_peft(self, tensors: dict[str, Tensor]) -> Tensor:
-        """The flat buffer of an adapter in PEFT's form. Raises CheckpointError where a tensor is missing or misshapen."""
+        """The flat buffer of an adapter in PEFT's form; CheckpointError where a tensor is missing or misshapen."""
         wanted = {name for piece in self._pieces for name in piece.peft_names()}
         if wanted != set(tensors):
             missing, extra = sorted(wanted - set(tensors)), sorted(set(tensors) - wanted)
@@ -178,7 +178,8 @@ class AdapterLayout:
             stacked = torch.cat([tensors[name] for name in piece.peft_names()])
             if stacked.shape != view.shape:
                 raise CheckpointError(
-                    f"{piece.peft_names()[0]}: shape {tuple(stacked.shape)} in the checkpoint, {piece.shape} in this model"
+                    f"{piece.peft_names()[0]}: shape {tuple(stacked.shape)} in the checkpoint, "
+                    f"{piece.shape} in this model"
                 )
             view.copy_(stacked)
         return flat_F

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -178,7 +179,7 @@ def _shared_clusters(sequences: Sequence[np.ndarray], token_budget: int) -> list
     order = sorted(range(len(sequences)), key=lambda i: (sequences[i].tolist(), i))
     clusters: list[_Cluster] = []
     current, prefix_length, num_tokens = order[:1], 0, len(sequences[order[0]]) if order else 0
-    for previous, i in zip(order[:-1], order[1:], strict=True):
+    for previous, i in pairwise(order):
         # At least the last token of each member stays its own.
         common = min(
             _common_prefix_length(sequences[previous], sequences[i]),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -125,10 +126,8 @@ class Decoder:
             layer_lora = lora.layers[i_layer] if lora is not None else None
             scale = lora.scale if lora is not None else 0.0
             args = (i_layer, hidden_NH, rotation, attend, weights, layer_lora, scale)
-            if use_checkpointing:
-                hidden_NH = checkpoint(self._layer, *args, use_reentrant=False)
-            else:
-                hidden_NH = self._layer(*args)
+            layer = partial(checkpoint, self._layer, use_reentrant=False) if use_checkpointing else self._layer
+            hidden_NH = layer(*args)
         return self._norm(hidden_NH, self.final_norm_H)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:

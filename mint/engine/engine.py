@@ -237,7 +237,7 @@ class Engine(Backend):
             loaded = load_checkpoint(self._store, path, with_optimizer)
             if loaded.manifest.base_model != run.base.name or loaded.manifest.lora != run.layout.lora:
                 raise InvalidRequest(
-                    f"{path} is {loaded.manifest.lora} on {loaded.manifest.base_model!r}, this run is {run.layout.lora} "
+                    f"{path} is {loaded.manifest.lora} on {loaded.manifest.base_model!r}, but this run is {run.layout.lora} "
                     f"on {run.base.name!r}; use create_training_client_from_state"
                 )
             _restore(run, loaded, path)

@@ -257,7 +257,7 @@ def _custom_slopes(value: Tensor, leaves: list[Tensor]) -> list[np.ndarray]:
     if not value.requires_grad:
         raise InvalidRequest("the custom loss does not depend on the logprobs it was given: there is no gradient")
     if not bool(torch.isfinite(value)):
-        raise NonFiniteError(f"the custom loss is {float(value)}: nothing was updated")
+        raise NonFiniteError(f"the custom loss is {float(value.detach())}: nothing was updated")
     grads = torch.autograd.grad(value, leaves, allow_unused=True)
     slopes = [
         np.zeros(len(leaf), dtype=np.float32) if grad is None else grad.numpy().astype(np.float32)

@@ -78,7 +78,8 @@ def adam_step(
     if not bool(torch.isfinite(new_params_F).all()):
         # eps=0 with a zero gradient is 0/0; better no step than a ruined adapter.
         raise NonFiniteError(
-            "the step would make weights non-finite: nothing was updated; use AdamParams.eps > 0 or a smaller learning rate"
+            "the step would make weights non-finite: nothing was updated; "
+            "use AdamParams.eps > 0 or a smaller learning rate"
         )
     metrics = {"grad_norm:mean": norm, "update_norm:mean": float(torch.linalg.vector_norm(new_params_F - params_F))}
     return new_params_F, AdamState(num_steps, first_F, second_F), metrics

@@ -87,10 +87,7 @@ class Sampler:
     def step(self) -> list[SampleJob]:
         """Advance every row by one token. Returns the jobs whose last sequence ended."""
         starting = self._take_waiting()
-        if starting:
-            finished = self._prefill(starting)
-        else:
-            finished = self._decode()
+        finished = self._prefill(starting) if starting else self._decode()
         jobs = list(dict.fromkeys(row.job for row in finished if row.job.is_done))
         if self.is_idle:
             self._cache.clear()

@@ -181,7 +181,7 @@ def _checked_last_n(last_n: int | None, num_tokens: int) -> int:
         return num_tokens
     if not 1 <= last_n <= max(num_tokens - 1, 1):
         raise InvalidRequest(
-            f"prompt_logprobs_last_n={last_n}: must be between 1 and {num_tokens - 1}, the prompt's tokens but the first"
+            f"prompt_logprobs_last_n={last_n}: must be between 1 and {num_tokens - 1} (the first token has none)"
         )
     return last_n
 

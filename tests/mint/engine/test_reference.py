@@ -111,7 +111,9 @@ CASES = [
 @pytest.mark.parametrize(("loss", "names"), CASES)
 def test_five_adam_steps_equal_peft_and_torch(loss, names, service, mint_home, tiny_model_dir):
     client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
-    reference = Reference(tiny_model_dir, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"])
+    reference = Reference(
+        tiny_model_dir, 4, ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"]
+    )
     reference.load(adapter_of(client, mint_home, "start"))
     parameters = [p for p in reference.model.parameters() if p.requires_grad]
     adam = torch.optim.AdamW(parameters, lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
@@ -130,7 +132,9 @@ def test_five_adam_steps_equal_peft_and_torch(loss, names, service, mint_home, t
             carries = ours != 0
             torch.testing.assert_close(ours[carries], p.detach()[carries], atol=2e-5, rtol=0)
         total = torch.stack(losses).sum()
-        assert output.metrics["loss:sum"] + output2.metrics["loss:sum"] == pytest.approx(float(total.detach()), rel=1e-5, abs=1e-4)
+        assert output.metrics["loss:sum"] + output2.metrics["loss:sum"] == pytest.approx(
+            float(total.detach()), rel=1e-5, abs=1e-4
+        )
         adam.zero_grad()
         total.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -25,7 +25,7 @@ def client(service, tiny_model_dir):
     trainer = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
     tokens = list(range(3, 30))
     datum = types.Datum(
-        model_input=prompt(tokens), loss_fn_inputs={"target_tokens": tokens[1:] + [3], "weights": [1.0] * len(tokens)}
+        model_input=prompt(tokens), loss_fn_inputs={"target_tokens": [*tokens[1:], 3], "weights": [1.0] * len(tokens)}
     )
     for _ in range(3):
         trainer.forward_backward([datum], "cross_entropy")
@@ -173,9 +173,11 @@ def test_stops(client, tokenizer):
     assert client.sample(prompt(PROMPTS[0]), 1, free).result().sequences[0].stop_reason == "length"
     text = tokenizer.decode(tokens[10:13])
     for stop in (text, [text, "never, ever"]):
-        stopped = client.sample(
-            prompt(PROMPTS[0]), 1, types.SamplingParams(max_tokens=30, seed=4, stop=stop)
-        ).result().sequences[0]
+        stopped = (
+            client.sample(prompt(PROMPTS[0]), 1, types.SamplingParams(max_tokens=30, seed=4, stop=stop))
+            .result()
+            .sequences[0]
+        )
         assert stopped.stop_reason == "stop"
         assert text in tokenizer.decode(stopped.tokens)
         assert text not in tokenizer.decode(stopped.tokens[:-1])
@@ -184,7 +186,9 @@ def test_stops(client, tokenizer):
 
 def test_default_stop_is_the_end_of_text(client, tokenizer):
     eos = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    response = client.sample(prompt(PROMPTS[0]), 300, types.SamplingParams(max_tokens=40, temperature=3.0, seed=4)).result()
+    response = client.sample(
+        prompt(PROMPTS[0]), 300, types.SamplingParams(max_tokens=40, temperature=3.0, seed=4)
+    ).result()
     stopped = [s for s in response.sequences if s.stop_reason == "stop"]
     assert stopped, "no sequence of 300 ended"
     assert all(eos not in s.tokens[:-1] for s in response.sequences)
