@@ -77,6 +77,8 @@ class Qwen3Renderer(Renderer):
         self._end_id = self._required_id("<|im_end|>")
         self._end_of_text_id = self.encoder.control_id("<|endoftext|>")
         self._line_break = self.encoder.encode("\n")
+        self._assistant_header = [self._start_id, *self.encoder.encode("assistant\n")]
+        self._assistant_header_with_block = [self._start_id, *self.encoder.encode("assistant\n" + _EMPTY_THINKING)]
 
     def _required_id(self, control_string: str) -> int:
         token = self.encoder.control_id(control_string)
@@ -90,11 +92,7 @@ class Qwen3Renderer(Renderer):
     # --- messages to tokens ---
 
     def generation_header(self) -> list[int]:
-        return self._assistant_header(opens_empty_block=self.thinking is Thinking.DISABLED)
-
-    def _assistant_header(self, *, opens_empty_block: bool) -> list[int]:
-        text = "assistant\n" + (_EMPTY_THINKING if opens_empty_block else "")
-        return [self._start_id, *self.encoder.encode(text)]
+        return self._assistant_header_with_block if self.thinking is Thinking.DISABLED else self._assistant_header
 
     def render_messages(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None, *, is_prompt: bool
@@ -157,7 +155,7 @@ class Qwen3Renderer(Renderer):
         elif opens_empty_block:
             content = content.lstrip("\n")
         return RenderedMessage(
-            header=self._assistant_header(opens_empty_block=opens_empty_block),
+            header=self._assistant_header_with_block if opens_empty_block else self._assistant_header,
             output=[*self.encoder.encode(content + calls_text), self._end_id],
             trailer=self._line_break,
             i_message=i_message,

@@ -72,6 +72,12 @@ def test_no_renderer_is_guessed_for_an_unknown_model(model_name: str) -> None:
         get_recommended_renderer_name(model_name)
 
 
+def test_folder_of_the_built_in_model_is_known() -> None:
+    from mint import builtin
+
+    assert get_recommended_renderer_name(str(builtin.model_dir())) == get_recommended_renderer_name(builtin.NAME)
+
+
 def test_folder_is_known_by_its_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     assert get_recommended_renderer_name(str(tmp_path)) == "qwen3"
