@@ -4,7 +4,7 @@ A renderer writes each message as header, output and trailer. The output is what
 were its own: the content and the token that ends the turn. `Renderer` puts the parts together, so that prompt and
 supervised example of one conversation share their tokens, and a subclass only says how one message looks.
 
-T tokens of one conversation.
+Axes: _T token of a conversation.
 """
 
 from __future__ import annotations
