@@ -7,7 +7,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,7 +49,7 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def file_lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
+def file_lock(path: Path, *, wait: bool = True) -> Generator[bool]:
     """Hold an exclusive lock on the file `path`, created when absent, until the block or the process ends.
 
     Yields True with the lock held. With wait=False it yields False instead when somebody else holds the lock, or when

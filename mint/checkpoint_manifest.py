@@ -47,8 +47,8 @@ class Manifest:
     step: int
     parent: str | None = None
     renderer: str | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, FileEntry] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    files: Mapping[str, FileEntry] = field(default_factory=dict[str, FileEntry])
 
     @property
     def size_bytes(self) -> int:

@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -119,7 +119,7 @@ class CheckpointStore:
         *,
         ttl_seconds: int | None = None,
         overwrite: bool = False,
-    ) -> Iterator[Path]:
+    ) -> Generator[Path]:
         """Yields an empty folder to write the checkpoint's files into (no subfolders); when the block ends, they become
         the checkpoint `path` in one step. When the block raises, nothing is left and an old checkpoint stays.
 
@@ -273,7 +273,7 @@ class CheckpointStore:
         return file
 
     @contextmanager
-    def _locked(self, run_id: str, *, create: bool = False) -> Iterator[Path]:
+    def _locked(self, run_id: str, *, create: bool = False) -> Generator[Path]:
         folder = self._run_folder(run_id)
         if create and not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)

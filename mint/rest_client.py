@@ -197,9 +197,9 @@ class RestClient:
 
 def _done(answer: Callable[[], T]) -> APIFuture[T]:
     try:
-        return APIFuture.completed(answer())
+        return APIFuture[T].completed(answer())
     except Exception as error:  # handed on: raised where the future's result is asked for, as with a server
-        return APIFuture.failed(error)
+        return APIFuture[T].failed(error)
 
 
 def _path(training_run_id: str, checkpoint_id: str) -> CheckpointPath:
