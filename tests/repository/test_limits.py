@@ -139,3 +139,15 @@ def test_public_things_have_docstrings() -> None:
             if is_definition and not node.name.startswith("_") and not ast.get_docstring(node):
                 missing.append(f"{short(path, node)} {node.name}")
     assert missing == [], "one line on what it is, then only what the signature cannot say"
+
+
+def test_every_config_checks_its_types() -> None:
+    unchecked = [
+        f"{short(path, node)} {node.name}"
+        for path in files_in(*PACKAGES, "recipes", "benchmarks")
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+        for decorator in map(ast.unparse, node.decorator_list)
+        if decorator.startswith("chz.chz") and "typecheck=True" not in decorator
+    ]
+    assert unchecked == [], "write @chz.chz(typecheck=True): without it the constructor takes any type"
