@@ -19,7 +19,6 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from mint import builtin
 from mint.checkpoint_path import CheckpointPath
 from mint.checkpoint_store import CheckpointInfo, CheckpointStore, RunInfo
 from mint.errors import MintError
@@ -67,8 +66,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _models(store: CheckpointStore, options: argparse.Namespace) -> None:
     del store, options
-    config = json.loads((builtin.model_dir() / "config.json").read_text(encoding="utf-8"))
-    print(f"{builtin.NAME}  built in, {config['model_type']}, context of {config['max_position_embeddings']} tokens")
+    from mint.installed_models import installed_models
+
+    rows = [[name, f"{context_length} tokens"] for name, context_length in installed_models()]
+    _print_table(["model", "context"], rows)
     print(
         "Anywhere a base model is asked for, a folder in Hugging Face format or a hub id (Qwen/Qwen3-0.6B) works too."
     )

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import CacheNotFound, scan_cache_dir, try_to_load_from_cache
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from mint import builtin
@@ -81,22 +79,6 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
     model = _from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype)
     tokenizer = load_tokenizer(name)
     return BaseModel(name, Decoder.from_transformers(model, device), tokenizer, _eos_token_ids(name, config, tokenizer))
-
-
-def installed_models() -> list[tuple[str, int]]:
-    """(name, context length) of the built-in model and of every Qwen3 model in the local hub cache."""
-    models = [(builtin.NAME, int(_from_pretrained(AutoConfig, builtin.NAME).max_position_embeddings))]
-    try:
-        repositories = sorted(scan_cache_dir().repos, key=lambda repository: repository.repo_id)
-    except CacheNotFound:
-        return models
-    for repository in repositories:
-        if repository.repo_type == "model":
-            path = try_to_load_from_cache(repository.repo_id, "config.json")
-            config = json.loads(Path(path).read_text()) if isinstance(path, str) else {}
-            if config.get("model_type") == "qwen3":
-                models.append((repository.repo_id, int(config["max_position_embeddings"])))
-    return models
 
 
 def _eos_token_ids(name: str, config: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

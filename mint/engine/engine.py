@@ -24,7 +24,7 @@ from mint.checkpoint_manifest import LoraShape
 from mint.checkpoint_path import CheckpointPath
 from mint.checkpoint_store import CheckpointStore
 from mint.engine.adapters import Adapter, AdapterLayout, lora_shape
-from mint.engine.base_model import BaseModel, ComputeOptions, installed_models, load_base_model, load_tokenizer
+from mint.engine.base_model import BaseModel, ComputeOptions, load_base_model, load_tokenizer
 from mint.engine.checkpoints import LoadedCheckpoint, load_checkpoint, save_checkpoint
 from mint.engine.forward import ForwardOptions
 from mint.engine.gate import CallerGate
@@ -34,6 +34,7 @@ from mint.engine.token_budget import default_token_budget
 from mint.engine.training_run import TrainingRun
 from mint.errors import InvalidRequest, NotFound
 from mint.futures import APIFuture
+from mint.installed_models import installed_models
 
 if TYPE_CHECKING:
     from mint.backend import CustomLoss
@@ -237,8 +238,8 @@ class Engine(Backend):
             loaded = load_checkpoint(self._store, path, with_optimizer)
             if loaded.manifest.base_model != run.base.name or loaded.manifest.lora != run.layout.lora:
                 raise InvalidRequest(
-                    f"{path} is {loaded.manifest.lora} on {loaded.manifest.base_model!r}, but this run is {run.layout.lora} "
-                    f"on {run.base.name!r}; use create_training_client_from_state"
+                    f"{path} is {loaded.manifest.lora} on {loaded.manifest.base_model!r}, but this run is "
+                    f"{run.layout.lora} on {run.base.name!r}; use create_training_client_from_state"
                 )
             _restore(run, loaded, path)
             return types.LoadWeightsResponse(path=path, model_id=run_id, type="load_weights")
