@@ -128,6 +128,17 @@ async def test_training_lowers_the_nll_and_leaves_a_complete_folder(
     assert load_config(config.log_path, Config) == config
 
 
+async def test_every_logged_key_is_defined_in_the_documentation(
+    service: mint.ServiceClient, make_config: Callable[..., Config]
+) -> None:
+    config = make_config(max_steps=1)
+    await main(config, service)
+    page = (Path(__file__).resolve().parents[3] / "docs/metrics.md").read_text(encoding="utf-8")
+    keys = {key for line in read_metrics(config.log_path) for key in line}
+    assert {"train_mean_nll", "test/nll", "learning_rate", "num_tokens", "progress/done_frac", "time/step"} <= keys
+    assert [key for key in sorted(keys) if f"| `{key}` |" not in page] == []
+
+
 async def test_reported_nll_is_that_of_the_saved_weights(
     service: mint.ServiceClient, make_config: Callable[..., Config]
 ) -> None:
