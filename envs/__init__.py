@@ -31,11 +31,12 @@ from envs.types import (
 
 if TYPE_CHECKING:
     from envs.arithmetic import AdditionDatasetBuilder, AdditionEnv
-    from envs.rlhf import PreferenceEnv, RLHFDataset, RLHFDatasetBuilder, RLHFEnvGroupBuilder
+    from envs.rlhf import ListRLHFDatasetBuilder, PreferenceEnv, RLHFDataset, RLHFDatasetBuilder, RLHFEnvGroupBuilder
 
 _TASK_MODULES = {
     "AdditionDatasetBuilder": "envs.arithmetic",
     "AdditionEnv": "envs.arithmetic",
+    "ListRLHFDatasetBuilder": "envs.rlhf",
     "PreferenceEnv": "envs.rlhf",
     "RLHFDataset": "envs.rlhf",
     "RLHFDatasetBuilder": "envs.rlhf",
@@ -52,6 +53,7 @@ __all__ = [
     "EnvFromMessageEnv",
     "EnvGroupBuilder",
     "GroupDataset",
+    "ListRLHFDatasetBuilder",
     "Logs",
     "MessageEnv",
     "MessageEnvGroupBuilder",

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import TypedDict
 
+import chz
+
+from envs.rlhf import GoldScore, RLHFDatasetBuilder
 from mint.builtin import advice
 from mint.builtin.topics import Split
 from mint.errors import InvalidRequest
 from renderers import Message, get_text
 
-__all__ = ["AdvicePair", "Split", "conversations", "gold", "gold_of_conversation", "pairs", "prompts"]
+__all__ = [
+    "AdviceDatasetBuilder",
+    "AdvicePair",
+    "Split",
+    "conversations",
+    "gold",
+    "gold_of_conversation",
+    "pairs",
+    "prompts",
+]
 
 
 class AdvicePair(TypedDict):
@@ -59,6 +71,27 @@ def gold_of_conversation(conversation: list[Message]) -> float:
     if not conversation or conversation[-1]["role"] != "assistant":
         raise InvalidRequest("a conversation to score must end with an assistant message; append the reply first")
     return gold(conversation[:-1], conversation[-1])
+
+
+@chz.chz(typecheck=True)
+class AdviceDatasetBuilder(RLHFDatasetBuilder):
+    """The task's own prompts; the held-out ones are about other topics."""
+
+    # Held-out prompts to evaluate on; None: all.
+    num_test: int | None = None
+
+    @chz.validate
+    def _ranges(self) -> None:
+        if self.num_test is not None and self.num_test < 0:
+            raise InvalidRequest(f"num_test={self.num_test}: must not be negative")
+
+    def load_prompts(self) -> tuple[list[list[Message]], list[list[Message]]]:
+        """See RLHFDatasetBuilder."""
+        return prompts("rl_train"), prompts("rl_heldout")[: self.num_test]
+
+    def gold_score(self) -> GoldScore | None:
+        """See RLHFDatasetBuilder."""
+        return gold_of_conversation
 
 
 def _question(prompt: str | list[Message]) -> str:

@@ -7,6 +7,7 @@ where the task has one, is measured beside the reward and never is part of it.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,11 @@ from mint.errors import InvalidRequest
 from renderers import Message, Renderer, get_renderer
 
 GoldScore = Callable[[list[Message]], float]
+
+
+async def reply_reward(conversation: list[Message], scorer: ConversationScorer | None) -> float:
+    """The scorer's rating of the last message, or the rule-based one where there is no scorer."""
+    return rule_based_reward(conversation) if scorer is None else await scorer.score(conversation)
 
 
 class PreferenceEnv(MessageEnv):
@@ -36,10 +42,7 @@ class PreferenceEnv(MessageEnv):
     async def step(self, message: Message) -> MessageStepResult:
         """See MessageEnv."""
         conversation = [*self.prompt, message]
-        if self.scorer is None:
-            reward = rule_based_reward(conversation)
-        else:
-            reward = await self.scorer.score(conversation)
+        reward = await reply_reward(conversation, self.scorer)
         return MessageStepResult(
             reward=reward, episode_done=True, next_messages=conversation, metrics=self.unread_reply_metrics()
         )
@@ -130,10 +133,8 @@ def _check_prompt(where: str, prompt: list[Message], renderer: Renderer, max_pro
 
 @chz.chz(typecheck=True)
 class RLHFDatasetBuilder(RLDatasetBuilder):
-    """Prompts, and what rates the replies to them."""
+    """Prompts, and what rates the replies to them. Subclasses say where the prompts come from."""
 
-    # Conversations to reply to; each ends with a user (or tool) message.
-    prompts: list[list[Message]]
     # Whose tokenizer to render with.
     model_name: str
     # One of renderers.get_renderer's names.
@@ -142,12 +143,8 @@ class RLHFDatasetBuilder(RLDatasetBuilder):
     group_size: int
     # Prompts per batch.
     groups_per_batch: int
-    # Conversations to evaluate on, one reply each, in order; None: no test set.
-    test_prompts: list[list[Message]] | None = None
     # Rates the replies; None: the rule-based reward.
     scorer: ConversationScorer | None = None
-    # The score that the task is really about, of a conversation that ends with the reply; reported only.
-    gold: GoldScore | None = None
     # Reward of a reply that is cut off or breaks the format; below what the scorer gives to a poor reply.
     failed_reply_reward: float = -3.0
     # Longest prompt allowed, in tokens; leave room for the reply in the model's context. None: no limit.
@@ -161,15 +158,31 @@ class RLHFDatasetBuilder(RLDatasetBuilder):
     def _check(self) -> None:
         check_group_size(self.group_size)
 
+    @abstractmethod
+    def load_prompts(self) -> tuple[list[list[Message]], list[list[Message]]]:
+        """(training prompts, held-out prompts): conversations to reply to, each ending with a user (or tool) message."""
+
+    def gold_score(self) -> GoldScore | None:
+        """The score that the task is really about, of a conversation that ends with the reply; reported, never reward.
+
+        None where the task has none.
+        """
+        return None
+
+    async def reward(self, conversation: list[Message]) -> float:
+        """What the environment gives for a complete reply, the conversation's last message."""
+        return await reply_reward(conversation, self.scorer)
+
     async def __call__(self) -> tuple[RLHFDataset, RLHFDataset | None]:
         """See RLDatasetBuilder."""
         from mint.tokenizer import load_tokenizer
 
         renderer = get_renderer(self.renderer_name, load_tokenizer(self.model_name))
-        train = self._dataset(self.prompts, renderer, self.group_size, self.num_epochs, self.seed)
-        if self.test_prompts is None:
+        train_prompts, test_prompts = self.load_prompts()
+        train = self._dataset(train_prompts, renderer, self.group_size, self.num_epochs, self.seed)
+        if not test_prompts:
             return train, None
-        return train, self._dataset(self.test_prompts, renderer, group_size=1, num_epochs=1, shuffle_seed=None)
+        return train, self._dataset(test_prompts, renderer, group_size=1, num_epochs=1, shuffle_seed=None)
 
     def _dataset(
         self,
@@ -185,9 +198,29 @@ class RLHFDatasetBuilder(RLDatasetBuilder):
             group_size,
             self.groups_per_batch,
             scorer=self.scorer,
-            gold=self.gold,
+            gold=self.gold_score(),
             failed_reply_reward=self.failed_reply_reward,
             max_prompt_tokens=self.max_prompt_tokens,
             num_epochs=num_epochs,
             shuffle_seed=shuffle_seed,
         )
+
+
+@chz.chz(typecheck=True)
+class ListRLHFDatasetBuilder(RLHFDatasetBuilder):
+    """Prompts made in Python."""
+
+    # Conversations to reply to.
+    prompts: list[list[Message]]
+    # Conversations to evaluate on, one reply each, in order.
+    test_prompts: list[list[Message]] = chz.field(default_factory=list)
+    # See `gold_score`.
+    gold: GoldScore | None = None
+
+    def load_prompts(self) -> tuple[list[list[Message]], list[list[Message]]]:
+        """See RLHFDatasetBuilder."""
+        return self.prompts, self.test_prompts
+
+    def gold_score(self) -> GoldScore | None:
+        """See RLHFDatasetBuilder."""
+        return self.gold

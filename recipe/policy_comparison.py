@@ -27,8 +27,8 @@ Score = Callable[[list["Message"]], Awaitable[float]]
 
 @dataclass(frozen=True)
 class PolicyComparison:
-    """before and after: mean score over all replies. win_rate: share of prompts whose mean score is higher after
-    (a tie counts one half). kl_per_reply and kl_per_token: KL(after || before), in nats, on replies drawn from after."""
+    """before, after: mean score over all replies. win_rate: share of prompts whose mean score is higher after (a tie
+    counts one half). kl_per_reply, kl_per_token: KL(after || before) in nats, on replies drawn from after."""
 
     before: float
     after: float

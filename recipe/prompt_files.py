@@ -38,10 +38,10 @@ class FileRLHFDatasetBuilder(RLHFDatasetBuilder):
 
     @chz.validate
     def _ranges(self) -> None:
-        if self.num_test < 0 or (self.max_rows is not None and self.max_rows < 1):
-            raise InvalidRequest(
-                f"num_test={self.num_test}, max_rows={self.max_rows}: num_test must not be negative, max_rows at least 1"
-            )
+        if self.num_test < 0:
+            raise InvalidRequest(f"num_test={self.num_test}: must not be negative")
+        if self.max_rows is not None and self.max_rows < 1:
+            raise InvalidRequest(f"max_rows={self.max_rows}: must be at least 1, or None for all")
         if self.on_too_long == "drop" and self.max_prompt_tokens is None:
             raise InvalidRequest("on_too_long='drop' needs a limit: set max_prompt_tokens")
 
@@ -69,15 +69,16 @@ class FileRLHFDatasetBuilder(RLHFDatasetBuilder):
     def _prompt(self, where: str, row: dict[str, Any]) -> list[Message]:
         if self.column not in row:
             raise InvalidRequest(
-                f"{where}: no column {self.column!r}; its columns are {', '.join(map(repr, row))}. Name yours with column=..."
+                f"{where}: no column {self.column!r}; its columns are {', '.join(map(repr, row))}. "
+                "Name yours with column=..."
             )
         value = row[self.column]
-        messages = [{"role": "user", "content": value}] if isinstance(value, str) else value
+        messages = [Message(role="user", content=value)] if isinstance(value, str) else cast("list[Message]", value)
         try:
             validate_messages(messages)
         except InvalidRequest as error:
             raise InvalidRequest(f"{where}: {error}") from error
-        return cast("list[Message]", messages)
+        return messages
 
     def _short_enough(self, prompts: list[list[Message]]) -> list[list[Message]]:
         if self.on_too_long == "error" or self.max_prompt_tokens is None:

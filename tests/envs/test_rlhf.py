@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs import (
+    ListRLHFDatasetBuilder,
     RLHFDataset,
-    RLHFDatasetBuilder,
     RLHFEnvGroupBuilder,
     TokensWithLogprobs,
     Trajectory,
@@ -168,7 +168,7 @@ def test_order_depends_on_seed_and_epoch_alone(renderer: Renderer) -> None:
     assert _contents(RLHFDataset(prompts, renderer, 2, 12, shuffle_seed=1))[0] != batches[0]
 
 
-def _builder(**changes: Any) -> RLHFDatasetBuilder:
+def _builder(**changes: Any) -> ListRLHFDatasetBuilder:
     from mint import builtin
 
     settings: dict[str, Any] = {
@@ -178,7 +178,7 @@ def _builder(**changes: Any) -> RLHFDatasetBuilder:
         "group_size": 3,
         "groups_per_batch": 2,
     }
-    return RLHFDatasetBuilder(**{**settings, **changes})
+    return ListRLHFDatasetBuilder(**{**settings, **changes})
 
 
 async def test_builder_hands_its_settings_down_to_the_environments() -> None:
