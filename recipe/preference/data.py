@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import chz
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
 from recipe.conversation_files import read_rows
-from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit
+from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit, prompt_key
 from renderers import Message
 
 
@@ -32,17 +31,21 @@ class PairColumns:
 
 @chz.chz(typecheck=True)
 class ListPreferenceDatasetBuilder(PreferenceDatasetBuilder):
-    """Pairs made in Python."""
+    """Pairs made in Python: PreferencePairs, or rows as in a file with columns prompt, chosen, rejected and source.
 
-    pairs: list[PreferencePair]
+    Only rows can be rebuilt from a run's config.json.
+    """
+
+    pairs: list[Any]
     # Pairs for testing, which may not share a prompt with `pairs`; None: taken from `pairs`.
-    held_out_pairs: list[PreferencePair] | None = None
+    held_out_pairs: list[Any] | None = None
 
     def __call__(self) -> PreferenceSplit:
-        """See PreferenceDatasetBuilder."""
+        """See PreferenceDatasetBuilder. InvalidRequest names the position of the first row that is not a pair."""
+        pairs = _from_list(self.pairs, "pairs")
         if self.held_out_pairs is not None:
-            return join_split(self.pairs, self.held_out_pairs)
-        return split_by_prompt(self.pairs, self.examples.held_out_share, self.examples.split_seed)
+            return PreferenceSplit(pairs, _from_list(self.held_out_pairs, "held_out_pairs"))
+        return split_by_prompt(pairs, self.examples.held_out_share, self.examples.split_seed)
 
 
 @chz.chz(typecheck=True)
@@ -70,7 +73,7 @@ class FilePreferenceDatasetBuilder(PreferenceDatasetBuilder):
         where: dict[str, Any] = {"split": self.split, "subset": self.subset}
         pairs = read_pairs(self.path, self.columns, max_rows=self.max_rows, **where)
         if self.held_out_path is not None:
-            return join_split(pairs, read_pairs(self.held_out_path, self.columns, **where))
+            return PreferenceSplit(pairs, read_pairs(self.held_out_path, self.columns, **where))
         return split_by_prompt(pairs, self.examples.held_out_share, self.examples.split_seed)
 
 
@@ -119,26 +122,13 @@ def pair_from_row(
     return PreferencePair(prompt or chosen_prompt, chosen, rejected, None if source is None else str(source), origin)
 
 
-def join_split(train: Sequence[PreferencePair], held_out: Sequence[PreferencePair]) -> PreferenceSplit:
-    """The two sides as given. InvalidRequest where there is nothing to train on or a prompt is on both sides."""
-    _check_some(train)
-    num_shared = len({prompt_key(pair.prompt) for pair in train} & {prompt_key(pair.prompt) for pair in held_out})
-    if num_shared:
-        raise InvalidRequest(
-            f"{num_shared} prompts are both in the training and in the held-out pairs, so the test would measure "
-            "memory: remove them from one side, or leave out the held-out pairs and let held_out_share split by prompt"
-        )
-    return PreferenceSplit(list(train), list(held_out))
-
-
 def split_by_prompt(pairs: Sequence[PreferencePair], held_out_share: float, seed: int = 0) -> PreferenceSplit:
     """Hold out a share of the prompts, at least one unless the share is 0; all pairs of a prompt fall on one side.
 
     Which prompts are held out follows from their text and the seed, not from the order of the pairs.
     """
-    _check_some(pairs)
-    if held_out_share == 0.0:
-        return PreferenceSplit(list(pairs))
+    if held_out_share == 0.0 or not pairs:
+        return PreferenceSplit(pairs)
     prompts = {prompt_key(pair.prompt) for pair in pairs}
     if len(prompts) < 2:
         raise InvalidRequest(
@@ -152,11 +142,6 @@ def split_by_prompt(pairs: Sequence[PreferencePair], held_out_share: float, seed
         train=[pair for pair in pairs if prompt_key(pair.prompt) not in held_out],
         held_out=[pair for pair in pairs if prompt_key(pair.prompt) in held_out],
     )
-
-
-def prompt_key(prompt: Sequence[Message]) -> str:
-    """Equal for equal conversations, whatever the order of the keys in a message."""
-    return json.dumps([dict(message) for message in prompt], sort_keys=True, ensure_ascii=False)
 
 
 def batch_of_step(num_pairs: int, batch_size: int, step: int, seed: int) -> list[int]:
@@ -175,9 +160,20 @@ def num_batches(num_pairs: int, batch_size: int) -> int:
     return -(-num_pairs // batch_size)
 
 
-def _check_some(pairs: Sequence[PreferencePair]) -> None:
-    if not pairs:
-        raise InvalidRequest("no preference pairs: there is nothing to train on; give at least one pair")
+def _from_list(items: Sequence[Any], name: str) -> list[PreferencePair]:
+    pairs: list[PreferencePair] = []
+    for i_item, item in enumerate(items):
+        origin = f"{name}[{i_item}]"
+        if isinstance(item, PreferencePair):
+            pairs.append(item)
+            continue
+        if not isinstance(item, Mapping):
+            raise InvalidRequest(f"{origin} must be a PreferencePair or a row, got {type(item).__name__}")
+        try:
+            pairs.append(pair_from_row(item, origin=origin))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{origin}: {error}") from error
+    return pairs
 
 
 def _prompt_of(row: Mapping[str, Any], column: str) -> list[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -65,10 +66,27 @@ class PreferencePair:
 
 @dataclass(frozen=True)
 class PreferenceSplit:
-    """The pairs to train on and those kept for testing, which share no prompt."""
+    """The pairs to train on and those kept for testing. InvalidRequest for nothing to train on or a shared prompt."""
 
     train: Sequence[PreferencePair]
     held_out: Sequence[PreferencePair] = ()
+
+    def __post_init__(self) -> None:
+        if not self.train:
+            raise InvalidRequest("no preference pairs: there is nothing to train on; give at least one pair")
+        train_prompts = {prompt_key(pair.prompt) for pair in self.train}
+        num_shared = len(train_prompts & {prompt_key(pair.prompt) for pair in self.held_out})
+        if num_shared:
+            raise InvalidRequest(
+                f"{num_shared} prompts are both in the training and in the held-out pairs, so the test would measure "
+                "memory: remove them from one side, or leave out the held-out pairs and let held_out_share split by "
+                "prompt"
+            )
+
+
+def prompt_key(prompt: Sequence[Message]) -> str:
+    """Equal for equal conversations, whatever the order of the keys in a message."""
+    return json.dumps([dict(message) for message in prompt], sort_keys=True, ensure_ascii=False)
 
 
 @chz.chz(typecheck=True)

@@ -17,14 +17,12 @@ from recipe.preference.data import (
     ListPreferenceDatasetBuilder,
     PairColumns,
     batch_of_step,
-    join_split,
     num_batches,
     pair_from_row,
-    prompt_key,
     read_pairs,
     split_by_prompt,
 )
-from recipe.preference.types import PairExampleConfig, PreferencePair
+from recipe.preference.types import PairExampleConfig, PreferencePair, PreferenceSplit, prompt_key
 
 
 def make_pair(prompt: str, chosen: str = "good", rejected: str = "bad") -> PreferencePair:
@@ -184,7 +182,27 @@ def test_the_split_follows_from_prompts_and_seed_not_from_order() -> None:
 
 def test_given_sides_may_not_share_a_prompt() -> None:
     with pytest.raises(InvalidRequest, match="1 prompts are both in the training and in the held-out pairs"):
-        join_split([make_pair("a"), make_pair("b")], [make_pair("b", chosen="other")])
+        PreferenceSplit([make_pair("a"), make_pair("b")], [make_pair("b", chosen="other")])
+
+
+def test_a_list_may_hold_pairs_and_rows() -> None:
+    builder = ListPreferenceDatasetBuilder(pairs=[ROW, make_pair("Milk?")], held_out_pairs=[ROW | {"prompt": "Water?"}])
+    split = builder()
+    assert list(split.train) == [make_pair("Tea?", "Yes, please.", "No."), make_pair("Milk?")]
+    assert [pair.origin for pair in split.held_out] == ["held_out_pairs[0]"]
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ({"prompt": "q", "chosen": "a"}, "pairs[1]: no value in column 'rejected'"),
+        ("text", "pairs[1] must be a PreferencePair or a row, got str"),
+    ],
+)
+def test_a_broken_item_of_a_list_is_refused_by_position(item: Any, words: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ListPreferenceDatasetBuilder(pairs=[ROW, item])()
+    assert words in str(caught.value)
 
 
 def test_no_pairs_are_refused_by_every_builder() -> None:
