@@ -55,8 +55,8 @@ def open_backend(options: EngineOptions) -> Backend:
 class ServiceClient:
     """Creates training and sampling clients.
 
-    base_url: None (and no MINT_BASE_URL): the embedded engine in this process. "http(s)://...": a MinT or Tinker server;
-    the object returned is then the tinker SDK's own ServiceClient, authorised by `api_key`, MINT_API_KEY or
+    base_url: None (and no MINT_BASE_URL): the embedded engine in this process. "http(s)://...": a MinT or Tinker
+    server; the object returned is then the tinker SDK's own ServiceClient, authorised by `api_key`, MINT_API_KEY or
     TINKER_API_KEY.
     Further keyword arguments are those of `EngineOptions` and apply to the embedded engine alone.
     """
