@@ -25,10 +25,10 @@ from recipe.supervised.data import (
 )
 from recipe.supervised.types import SupervisedDataset
 from recipe.tokenizer_utils import get_tokenizer
-from renderers import Renderer, TrainOnWhat, get_renderer
+from renderers import Message, Renderer, TrainOnWhat, get_renderer
 
-CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
-TWO_REPLIES = [*CHAT, {"role": "user", "content": "so"}, {"role": "assistant", "content": "no"}]
+CHAT: list[Message] = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+TWO_REPLIES: list[Message] = [*CHAT, {"role": "user", "content": "so"}, {"role": "assistant", "content": "no"}]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def supervised_ids(datum: types.Datum) -> list[int]:
     return [token for token, weight in zip(targets(datum), weights(datum), strict=True) if weight]
 
 
-def chats(num: int) -> list[list[dict[str, str]]]:
+def chats(num: int) -> list[list[Message]]:
     return [[CHAT[0], {"role": "assistant", "content": str(i)}] for i in range(num)]
 
 
@@ -99,16 +99,16 @@ def test_bad_token_sequence_is_refused(
 
 
 def test_only_the_reply_and_its_end_carry_loss(renderer: Renderer) -> None:
-    datum = conversation_to_datum(CHAT, renderer)  # pyright: ignore[reportArgumentType]
+    datum = conversation_to_datum(CHAT, renderer)
     text = renderer.tokenizer.decode([*datum.model_input.to_ints()[:1], *targets(datum)])
     assert renderer.tokenizer.decode(supervised_ids(datum)).strip() == "yes\n\nUser:"
     assert text.startswith("User: hi")
 
 
 def test_all_assistant_messages_carry_loss_when_asked(renderer: Renderer) -> None:
-    last = conversation_to_datum(TWO_REPLIES, renderer)  # pyright: ignore[reportArgumentType]
+    last = conversation_to_datum(TWO_REPLIES, renderer)
     every = conversation_to_datum(
-        TWO_REPLIES,  # pyright: ignore[reportArgumentType]
+        TWO_REPLIES,
         renderer,
         train_on_what=TrainOnWhat.ALL_ASSISTANT_MESSAGES,
     )
@@ -119,7 +119,7 @@ def test_all_assistant_messages_carry_loss_when_asked(renderer: Renderer) -> Non
 
 def test_too_long_conversation_is_an_error_with_its_lengths(renderer: Renderer) -> None:
     with pytest.raises(ExampleTooLong, match=r"more than the limit of 3"):
-        conversation_to_datum(CHAT, renderer, max_length=3)  # pyright: ignore[reportArgumentType]
+        conversation_to_datum(CHAT, renderer, max_length=3)
 
 
 def test_last_batch_holds_what_is_left(renderer: Renderer) -> None:

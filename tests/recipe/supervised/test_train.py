@@ -13,7 +13,7 @@ import pytest
 
 import mint
 from mint import types
-from mint.errors import InvalidRequest
+from mint.errors import InvalidRequest, NonFiniteError
 from recipe.checkpoint_utils import get_last_checkpoint, load_records
 from recipe.config_record import load_config
 from recipe.optimizer_config import AdamConfig
@@ -232,6 +232,15 @@ async def test_one_step_writes_train_mean_nll_and_a_final_checkpoint(
     record = get_last_checkpoint(config.log_path)
     assert record is not None and record.is_final
     assert (result.state_path, result.sampler_path) == (record.state_path, record.sampler_path)
+
+
+async def test_diverged_run_ends_with_the_engines_error_and_no_final_checkpoint(
+    service: mint.ServiceClient, make_config: Callable[..., Config]
+) -> None:
+    config = make_config(optimizer=AdamConfig(learning_rate=1e36, lr_schedule="constant"), eval_every=0)
+    with pytest.raises(NonFiniteError, match="not finite|non-finite"):
+        await main(config, service)
+    assert not any(record.is_final for record in load_records(config.log_path))
 
 
 @pytest.mark.parametrize(
