@@ -90,10 +90,10 @@ PRESET = {
 }
 
 
-def main() -> None:
-    """Run the pipeline with the preset and the command line's changes."""
-    config = Blueprint(pipeline.Config).apply(PRESET).make_from_argv()
+def main(argv: list[str] | None = None) -> None:
+    """Run the pipeline with the preset and the changes on the command line."""
     try:
+        config = Blueprint(pipeline.Config).apply(PRESET).make_from_argv(argv)
         asyncio.run(pipeline.main(config))
     except MintError as error:
         sys.exit(f"error: {error}")
