@@ -10,15 +10,12 @@ for reinforcement learning are different. Other models and data: README.md.
 
 from __future__ import annotations
 
-import asyncio
-import sys
-
 import chz
-from chz.blueprint import Blueprint, Reference
+from chz.blueprint import Reference
 
 from envs import advice
-from mint.errors import MintError
 from recipe import pipeline
+from recipe.command_line import run_recipe
 from recipe.preference.data import ListPreferenceDatasetBuilder
 from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit
 from recipe.supervised.data import ListSFTDatasetBuilder, SFTExampleConfig
@@ -92,11 +89,7 @@ PRESET = {
 
 def main(argv: list[str] | None = None) -> None:
     """Run the pipeline with the preset and the changes on the command line."""
-    try:
-        config = Blueprint(pipeline.Config).apply(PRESET).make_from_argv(argv)
-        asyncio.run(pipeline.main(config))
-    except MintError as error:
-        sys.exit(f"error: {error}")
+    run_recipe(pipeline.Config, PRESET, pipeline.main, argv)
 
 
 if __name__ == "__main__":

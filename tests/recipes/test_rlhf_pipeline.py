@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -179,12 +180,25 @@ def test_all_three_stages_from_files(model, finished, recipe: ModuleType, shared
     [
         (["rl.lora_rank=16"], r"sft \(mint-tiny, rank 32\) and rl \(mint-tiny, rank 16\) differ"),
         (["rl.dataset_builder.group_size=1"], "group_size=1: advantages need at least 2; set group_size >= 2"),
-        (["sft.optimiser.learning_rate=1"], "optimizer"),
-        (["sft.num_epochs=many"], "num_epochs"),
-        (["sft.dataset_builder=recipe.supervised.data:FileSFTDatasetBuilder", "sft.dataset_builder.path=no.jsonl"], "no.jsonl: no such file"),
+        (["sft.max_step=1"], r"Extraneous argument 'sft.max_step'.*\nDid you mean 'sft.max_steps'\?"),
+        (["sft.num_epochs=many"], "Could not interpret argument 'many' provided for param 'sft.num_epochs'"),
+        (["sft.num_epochs=0"], "num_epochs=0: must be at least 1"),
+        (["sft.model_name=mint-tinny"], "base_model='mint-tinny' could not be loaded"),
+        (["sft.renderer_name=qwen33"], "Did you mean 'qwen3'"),
+        (
+            ["sft.dataset_builder=recipe.supervised.data:FileSFTDatasetBuilder", "sft.dataset_builder.path=no.jsonl"],
+            "no.jsonl: no such file",
+        ),
     ],
 )
-def test_a_wrong_setting_is_one_clear_error(arguments, message, finished, recipe: ModuleType, tmp_path: Path):
-    with pytest.raises((SystemExit, Exception), match=message):
+def test_a_wrong_setting_is_one_clear_error(
+    arguments, message, finished, recipe: ModuleType, tmp_path: Path, capfd, monkeypatch
+):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(SystemExit) as stopped:
         recipe.main([f"log_path={tmp_path}", *ONE_STEP, *SMALL[2:], *arguments])
-    assert not (tmp_path / "rl").exists()
+    assert stopped.value.code in (1, 2)
+    errors = capfd.readouterr().err
+    assert re.search(rf"error: .*{message}", errors, re.DOTALL), errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "sft" / "checkpoints.jsonl").exists()
