@@ -1,6 +1,7 @@
 """Datums -> logprobs, losses and gradients, micro-batch by micro-batch.
 
-Axes: _T tokens of one datum, _N packed tokens of a micro-batch, _P pairs of a hidden state and a target, _H hidden.
+Axes: _T tokens of one datum, _N packed tokens of a micro-batch, _P pairs of a hidden state and a target, _C pairs of
+one chunk, _H hidden.
 
 A datum gives its targets already shifted (target_tokens[t] follows model_input[t]); for scoring a plain prompt the
 shift happens here, in `prompt_logprobs`, and nowhere else.

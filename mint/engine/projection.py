@@ -1,6 +1,7 @@
 """Hidden states -> logprobs of target tokens, in chunks that never keep a (tokens x vocabulary) tensor.
 
-Axes: _P pairs of a hidden state and a target token, _C pairs of one chunk, _H hidden, _V vocabulary.
+Axes: _P pairs of a hidden state and a target token, _C pairs of one chunk, _H hidden, _V vocabulary,
+_R LoRA rank.
 
 A chunk's logits live only while the chunk is worked on. For a built-in loss the gradient is taken on the spot; for a
 custom loss, whose gradient is known only after all logprobs are, the chunks that need one are projected again.

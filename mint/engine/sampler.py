@@ -1,6 +1,7 @@
 """Continuous batching: sequences of many requests are decoded together, join at any step and leave when they end.
 
-Axes: _B rows (sequences being decoded), _T cached positions, _Q query heads, _K key/value heads, _D head dimension.
+Axes: _B rows (sequences being decoded), _T cached positions, _Q query heads, _K key/value heads, _D head
+dimension, _N packed prompt tokens, _H hidden, _V vocabulary.
 
 A prompt is prefilled once per request, however many samples it asks for, and once for all waiting requests with the
 same prompt. What a row draws depends on its own seed, never on its neighbours.

@@ -1,6 +1,6 @@
 """One adapter being trained: its parameters, accumulated gradient and optimizer, and the operations on them.
 
-Axes: _F all parameters of one adapter, flat.
+Axes: _F all parameters of one adapter, flat, _T tokens of one datum.
 
 Parameters, gradient and optimizer state are replaced, never written in place, so an operation that fails half-way has
 changed nothing and a snapshot is a reference.

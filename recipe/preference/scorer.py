@@ -1,4 +1,7 @@
-"""Rewards from a trained preference model: a conversation in, one number out."""
+"""Rewards from a trained preference model: a conversation in, one number out.
+
+Axes: _T target tokens of one conversation.
+"""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import mint
 from recipe.rl.advantages import AdvantageFn, is_constant
 from recipe.rl.datums import TrainingSequence, num_sampled_tokens, sequences_from_trajectory
-from recipe.rl.kl import add_kl_penalty, fetch_reference, kl_metrics
+from recipe.rl.kl import add_kl_penalty, kl_metrics
 from recipe.rl.metrics import entropy_metrics
+from recipe.rl.reference_logprobs import fetch_reference
 from recipe.rl.types import TrajectoryGroup
 
 

@@ -1,6 +1,6 @@
 """The policy on held-out groups: metrics under test/, and its episodes.
 
-Axes: _P group of the test set (problem).
+Axes: _P group of the test set (problem), _D sequence with its sampled tokens.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import mint
 from recipe.completers import MintTokenCompleter
 from recipe.evaluators import SamplingClientEvaluator
 from recipe.rl.datums import sequences_from_trajectory
-from recipe.rl.kl import fetch_reference, kl_metrics
+from recipe.rl.kl import kl_metrics
 from recipe.rl.metrics import environment_metrics
+from recipe.rl.reference_logprobs import fetch_reference
 from recipe.rl.rollouts import SeedScope, roll_out_groups
 from recipe.rl.types import RLDataset, TrajectoryGroup
 

@@ -11,7 +11,8 @@ import pytest
 from mint import types
 from mint.errors import InvalidRequest
 from recipe.rl.datums import TrainingSequence
-from recipe.rl.kl import ReferencedSequence, add_kl_penalty, fetch_reference, kl_metrics, mean_token_kl
+from recipe.rl.kl import ReferencedSequence, add_kl_penalty, kl_metrics, mean_token_kl
+from recipe.rl.reference_logprobs import fetch_reference
 
 
 def sequence(tokens: list[int], is_sampled: list[bool], logprobs: list[float], i_member: int = 0) -> TrainingSequence:
