@@ -1,4 +1,4 @@
-"""A chz config as JSON and back: flat names as on the command line, such as "optimizer.learning_rate".
+"""A chz config as JSON and back: flat names as on the command line, such as "optimizer.beta1".
 
 Besides JSON's own types a value may be a class or a function ({"$import": "module:name"}), an enum member
 ({"$import": ..., "value": ...}), a tuple ({"$tuple": [...]}), or anything else ({"$repr": ...}, which is for reading

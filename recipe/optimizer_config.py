@@ -1,4 +1,4 @@
-"""Adam's settings and its learning-rate schedule, shared by the stages."""
+"""Adam's settings, the learning rate aside, shared by the stages."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ import chz
 
 from mint import types
 from mint.errors import InvalidRequest
-from recipe.schedules import LRSchedule, learning_rate_at
 
 
 @chz.chz(typecheck=True)
 class AdamConfig:
-    """Settings of the optimizer."""
+    """Settings of the optimizer. The learning rate and its schedule are the stage's own."""
 
-    # Highest learning rate of the schedule.
-    learning_rate: float = 1e-4
-    lr_schedule: LRSchedule = "linear"
-    # Steps over which the learning rate rises to its highest.
-    warmup_steps: int = 0
+    # Decay of the running mean of the gradient.
     beta1: float = 0.9
+    # Decay of the running mean of its square.
     beta2: float = 0.95
     # Added to the root of the second moment, in the unit of the gradient.
     eps: float = 1e-8
@@ -32,17 +28,17 @@ class AdamConfig:
 
     @chz.validate
     def _ranges(self) -> None:
-        for name in ("learning_rate", "warmup_steps", "eps", "weight_decay", "grad_clip_norm"):
+        for name in ("eps", "weight_decay", "grad_clip_norm"):
             if not getattr(self, name) >= 0:
                 raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must not be negative")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must be in [0, 1)")
 
-    def params_at(self, step: int, num_steps: int) -> types.AdamParams:
-        """What optim_step gets at step `step` of `num_steps`."""
+    def adam_params(self, learning_rate: float) -> types.AdamParams:
+        """What optim_step gets."""
         return types.AdamParams(
-            learning_rate=learning_rate_at(step, num_steps, self.learning_rate, self.lr_schedule, self.warmup_steps),
+            learning_rate=learning_rate,
             beta1=self.beta1,
             beta2=self.beta2,
             eps=self.eps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
 from mint.errors import InvalidRequest, nearest_name
 
@@ -35,3 +35,34 @@ def learning_rate_at(step: int, num_steps: int, peak: float, schedule: LRSchedul
     if schedule == "cosine":
         return peak * (1 + math.cos(math.pi * progress)) / 2
     return peak
+
+
+class HasLearningRate(Protocol):
+    """The three fields by which a stage's Config sets its learning rate."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Highest learning rate of the run."""
+        ...
+
+    @property
+    def lr_schedule(self) -> LRSchedule:
+        """See `learning_rate_at`."""
+        ...
+
+    @property
+    def warmup_steps(self) -> int:
+        """See `learning_rate_at`."""
+        ...
+
+
+def scheduled_learning_rate(config: HasLearningRate, step: int, num_steps: int) -> float:
+    """`learning_rate_at` with a stage's settings."""
+    return learning_rate_at(step, num_steps, config.learning_rate, config.lr_schedule, config.warmup_steps)
+
+
+def check_learning_rate(config: HasLearningRate) -> None:
+    """Raise InvalidRequest for settings that no schedule can use."""
+    for name in ("learning_rate", "warmup_steps"):
+        if not getattr(config, name) >= 0:
+            raise InvalidRequest(f"{name}={getattr(config, name)}: must not be negative")

@@ -40,6 +40,7 @@ from recipe.preference.scorer import (
 )
 from recipe.preference.types import PreferenceDatasetBuilder
 from recipe.run_log import RunLog, read_metrics
+from recipe.schedules import LRSchedule, check_learning_rate, scheduled_learning_rate
 from recipe.tokenizer_utils import get_tokenizer
 from renderers import Renderer, get_renderer
 
@@ -65,6 +66,13 @@ class Config:
     # mint:// path of a state to start from: its weights, with a fresh optimizer. None: a new adapter.
     load_checkpoint_path: str | None = None
     lora_rank: int = 32
+    # Adam's highest step size.
+    learning_rate: float = 1e-4
+    # How it falls over the run: "constant", "linear" or "cosine".
+    lr_schedule: LRSchedule = "linear"
+    # Steps over which it first rises to its highest.
+    warmup_steps: int = 0
+    # Adam, the learning rate aside.
     optimizer: AdamConfig = chz.field(default_factory=AdamConfig)
     num_epochs: int = 1
     # Stop after this many steps; the learning rate is scheduled over the steps that are run. None: all epochs.
@@ -80,6 +88,7 @@ class Config:
 
     @chz.validate
     def _ranges(self) -> None:
+        check_learning_rate(self)
         lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}
         for name, minimum in lowest.items():
             value = getattr(self, name)
@@ -158,7 +167,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
                 [train.pairs[i] for i in batch_of_step(len(train.pairs), batch_size, step, config.seed)]
             )
             base_logprobs_D = await base_logprobs(base_client, batch)
-            adam_params = config.optimizer.params_at(step, num_steps)
+            adam_params = config.optimizer.adam_params(scheduled_learning_rate(config, step, num_steps))
             loss_future = client.forward_backward_custom(
                 batch.datums_D, pair_loss(batch, config.readout, base_logprobs_D)
             )

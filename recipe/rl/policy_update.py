@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import chz
-
 import mint
 from mint import types
 from mint.errors import InvalidRequest, nearest_name
@@ -28,45 +26,6 @@ logger = logging.getLogger(__name__)
 
 # The losses of the API that take logprobs and advantages.
 POLICY_LOSSES = ("importance_sampling", "ppo", "cispo", "dro")
-
-
-@chz.chz(typecheck=True)
-class OptimizerConfig:
-    """Adam, the learning rate aside."""
-
-    # Decay of the running mean of the gradient.
-    beta1: float = 0.9
-    # Decay of the running mean of its square.
-    beta2: float = 0.95
-    # Added to the root of the second moment.
-    eps: float = 1e-8
-    # Decoupled weight decay per step, in units of the learning rate.
-    weight_decay: float = 0.0
-    # Largest norm of the batch's summed gradient; 0 means no limit. It grows with the number of tokens in the batch.
-    grad_clip_norm: float = 0.0
-
-    # typecheck=True checks types last; the rules below compare numbers.
-    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
-
-    @chz.validate
-    def _check(self) -> None:
-        for name in ("eps", "weight_decay", "grad_clip_norm"):
-            if not getattr(self, name) >= 0:
-                raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must not be negative.")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InvalidRequest(f"optimizer.{name}={getattr(self, name)}: must be in [0, 1).")
-
-    def adam_params(self, learning_rate: float) -> types.AdamParams:
-        """As the API wants it."""
-        return types.AdamParams(
-            learning_rate=learning_rate,
-            beta1=self.beta1,
-            beta2=self.beta2,
-            eps=self.eps,
-            weight_decay=self.weight_decay,
-            grad_clip_norm=self.grad_clip_norm,
-        )
 
 
 @dataclass(frozen=True)

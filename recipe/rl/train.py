@@ -30,21 +30,23 @@ from recipe.checkpoint_utils import (
 )
 from recipe.completers import MintTokenCompleter
 from recipe.evaluators import Evaluator, run_evaluators
+from recipe.optimizer_config import AdamConfig
 from recipe.rl.advantages import centred
 from recipe.rl.batch import KLPenalty, ScoredGroup, build_batch, score_groups
 from recipe.rl.evaluation import RLTestSetEvaluator
 from recipe.rl.kl import KLReferenceConfig
 from recipe.rl.metrics import environment_metrics, sample_train_metrics
-from recipe.rl.policy_update import OptimizerConfig, PolicyLoss, policy_loss_at, update_policy
+from recipe.rl.policy_update import PolicyLoss, policy_loss_at, update_policy
 from recipe.rl.rollout_export import export_rollouts
 from recipe.rl.rollouts import SeedScope, roll_out_groups
 from recipe.rl.stopwatch import Stopwatch
 from recipe.rl.types import RLDataset, RLDatasetBuilder, TrajectoryGroup
 from recipe.run_log import RunLog, read_metrics
+from recipe.schedules import LRSchedule, check_learning_rate, scheduled_learning_rate
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["Config", "KLReferenceConfig", "OptimizerConfig", "RLResult", "main"]
+__all__ = ["Config", "KLReferenceConfig", "RLResult", "main"]
 
 
 @chz.chz(typecheck=True)
@@ -57,12 +59,16 @@ class Config:
     dataset_builder: RLDatasetBuilder
     # Folder of the run; an existing run in it is resumed.
     log_path: str
-    # Adam's step size, constant.
+    # Adam's highest step size.
     learning_rate: float
     # Most tokens sampled in one turn.
     max_tokens: int
     # Sampling temperature of training; the loss is taken at the same temperature where the backend can.
     temperature: float = 1.0
+    # How the learning rate falls over the iterations: "constant", "linear" or "cosine".
+    lr_schedule: LRSchedule = "constant"
+    # Iterations over which it first rises to its highest.
+    warmup_steps: int = 0
     # Rank of the LoRA adapter.
     lora_rank: int = 32
     # mint:// path of weights to start from, with a fresh optimizer; None draws a new adapter.
@@ -74,7 +80,7 @@ class Config:
     # Optimizer steps per iteration, each on its share of the batch.
     num_substeps: int = 1
     # Adam, the learning rate aside.
-    optimizer: OptimizerConfig = chz.field(default_factory=OptimizerConfig)
+    optimizer: AdamConfig = chz.field(default_factory=AdamConfig)
     # Cost of one nat of KL per token, taken off the advantages; 0 means none.
     kl_penalty_coef: float = 0.0
     # What KL is measured against; given with a coefficient of 0, KL is reported only.
@@ -106,6 +112,7 @@ class Config:
     @chz.validate
     def _check(self) -> None:
         PolicyLoss(self.loss_fn)
+        check_learning_rate(self)
         at_least_one = {"max_tokens": self.max_tokens, "lora_rank": self.lora_rank, "num_substeps": self.num_substeps}
         if self.max_steps is not None:
             at_least_one["max_steps"] = self.max_steps
@@ -115,10 +122,10 @@ class Config:
         for name in ("eval_every", "save_every", "num_groups_to_log", "eval_temperature"):
             if getattr(self, name) < 0:
                 raise InvalidRequest(f"{name}={getattr(self, name)}: must not be negative.")
-        if self.learning_rate <= 0 or self.temperature <= 0:
+        if self.temperature <= 0:
             raise InvalidRequest(
-                f"learning_rate={self.learning_rate}, temperature={self.temperature}: both must be positive; at"
-                " temperature 0 all members of a group would be the same."
+                f"temperature={self.temperature}: must be positive; at temperature 0 all members of a group would be "
+                "the same."
             )
         if self.kl_penalty_coef < 0 or (self.kl_penalty_coef > 0 and self.kl_reference_config is None):
             raise InvalidRequest(
@@ -147,6 +154,7 @@ class Run:
     config: Config
     training_client: mint.TrainingClient
     train_dataset: RLDataset
+    num_iterations: int
     loss: PolicyLoss
     reference_client: mint.SamplingClient | None
     test_set: RLTestSetEvaluator | None
@@ -185,6 +193,7 @@ async def main(
             config,
             training_client,
             train_dataset,
+            num_iterations,
             policy_loss_at(config.temperature, config.loss_fn, config.loss_fn_config, training_client),
             reference_client,
             _test_set(config, test_dataset, reference_client),
@@ -217,7 +226,8 @@ async def run_iteration(run: Run, iteration: int) -> dict[str, Any]:
     Everything random in it is derived from config.seed and `iteration`, so it can be repeated from a checkpoint.
     """
     config, clock = run.config, Stopwatch()
-    metrics: dict[str, Any] = {"learning_rate": config.learning_rate}
+    learning_rate = scheduled_learning_rate(config, iteration, run.num_iterations)
+    metrics: dict[str, Any] = {"learning_rate": learning_rate}
     if config.eval_every > 0 and iteration % config.eval_every == 0:
         with clock.measure("evaluation"):
             metrics |= await _evaluate(run, iteration)
@@ -243,7 +253,7 @@ async def run_iteration(run: Run, iteration: int) -> dict[str, Any]:
     metrics["batch/is_skipped"] = float(not batch.sequences_D)
     if batch.sequences_D:
         with clock.measure("training"):
-            adam_params = config.optimizer.adam_params(config.learning_rate)
+            adam_params = config.optimizer.adam_params(learning_rate)
             update = await update_policy(
                 run.training_client, batch.sequences_D, run.loss, adam_params, config.num_substeps
             )

@@ -22,6 +22,7 @@ from recipe.evaluators import Evaluator, run_evaluators
 from recipe.model_info import get_context_length, resolve_renderer_name
 from recipe.optimizer_config import AdamConfig
 from recipe.run_log import RunLog, read_metrics
+from recipe.schedules import LRSchedule, check_learning_rate, scheduled_learning_rate
 from recipe.supervised.nll import NLLEvaluator, mean_normalised, summed_nll, total_weight
 from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
 from recipe.tokenizer_utils import get_tokenizer
@@ -45,6 +46,13 @@ class Config:
     # mint:// path of a state to start from: its weights, with a fresh optimizer. None: a new adapter.
     load_checkpoint_path: str | None = None
     lora_rank: int = 32
+    # Adam's highest step size.
+    learning_rate: float = 1e-4
+    # How it falls over the run: "constant", "linear" or "cosine".
+    lr_schedule: LRSchedule = "linear"
+    # Steps over which it first rises to its highest.
+    warmup_steps: int = 0
+    # Adam, the learning rate aside.
     optimizer: AdamConfig = chz.field(default_factory=AdamConfig)
     num_epochs: int = 1
     # Stop after this many steps; the learning rate is scheduled over the steps that are run. None: all epochs.
@@ -63,6 +71,7 @@ class Config:
 
     @chz.validate
     def _ranges(self) -> None:
+        check_learning_rate(self)
         lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}
         for name, minimum in lowest.items():
             value = getattr(self, name)
@@ -125,7 +134,7 @@ async def main(
             metrics = await run_evaluators(evaluators, client) if is_eval_due else {}
 
             started = time.monotonic()
-            adam_params = config.optimizer.params_at(step, num_steps)
+            adam_params = config.optimizer.adam_params(scheduled_learning_rate(config, step, num_steps))
             loss_future = client.forward_backward(mean_normalised(data), "cross_entropy")
             step_future = client.optim_step(adam_params)
             next_data = batches.at(step + 1) if step + 1 < num_steps else []  # while the engine computes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from mint.errors import InvalidRequest
 from recipe.optimizer_config import AdamConfig
-from recipe.schedules import LRSchedule, learning_rate_at
+from recipe.schedules import LRSchedule, check_learning_rate, learning_rate_at, scheduled_learning_rate
 
 
 def rates(schedule: LRSchedule, num_steps: int, warmup_steps: int = 0) -> list[float]:
@@ -73,15 +75,33 @@ def test_impossible_arguments_are_refused(
         learning_rate_at(step, num_steps, 1.0, schedule, warmup_steps)
 
 
-def test_adam_params_carry_the_scheduled_rate_and_every_setting() -> None:
-    config = AdamConfig(learning_rate=2.0, lr_schedule="linear", weight_decay=0.1, grad_clip_norm=3.0)
-    params = config.params_at(1, 4)
+@dataclass(frozen=True)
+class Settings:
+    learning_rate: float = 2.0
+    lr_schedule: LRSchedule = "linear"
+    warmup_steps: int = 0
+
+
+def test_a_stages_settings_give_the_scheduled_rate() -> None:
+    assert [scheduled_learning_rate(Settings(), step, 4) for step in range(4)] == [2.0, 1.5, 1.0, 0.5]
+
+
+def test_adam_params_carry_every_setting() -> None:
+    params = AdamConfig(weight_decay=0.1, grad_clip_norm=3.0).adam_params(1.5)
     assert params.learning_rate == 1.5
     assert (params.beta1, params.beta2, params.eps) == (0.9, 0.95, 1e-8)
     assert (params.weight_decay, params.grad_clip_norm) == (0.1, 3.0)
 
 
-@pytest.mark.parametrize(("name", "value"), [("learning_rate", -1.0), ("learning_rate", float("nan")), ("beta1", 1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("learning_rate", -1.0), ("learning_rate", math.nan), ("warmup_steps", -1)]
+)
+def test_impossible_rates_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"{name}={value}: must not be negative"):
+        check_learning_rate(Settings(**{name: value}))
+
+
+@pytest.mark.parametrize(("name", "value"), [("eps", -1.0), ("weight_decay", math.nan), ("beta1", 1.0)])
 def test_impossible_optimizer_settings_are_refused(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequest, match=f"optimizer.{name}="):
         AdamConfig(**{name: value})

@@ -88,6 +88,6 @@ def test_no_plan_changes_logprobs_or_gradient(model, many, budget, share, checkp
     logprobs, loss, gradient = loss_and_gradient(model, [datums[i] for i in order], options)
     for i, logprobs_T in zip(order, logprobs, strict=True):
         np.testing.assert_allclose(logprobs_T, singles[i][0][0], atol=1e-5)
-    total = sum(single[2] for single in singles)
+    total = torch.stack([single[2] for single in singles]).sum(dim=0)
     assert loss == pytest.approx(sum(single[1] for single in singles), rel=1e-5, abs=1e-4)
     assert float((gradient - total).abs().max()) <= 1e-5 * max(float(total.abs().max()), 1.0)

@@ -15,7 +15,6 @@ import mint
 from mint.errors import InvalidRequest
 from recipe.checkpoint_utils import get_last_checkpoint, load_records
 from recipe.config_record import load_config
-from recipe.optimizer_config import AdamConfig
 from recipe.preference import train
 from recipe.preference.data import ListPreferenceDatasetBuilder
 from recipe.preference.readouts import SequenceLogprob, Verdict
@@ -55,7 +54,7 @@ def make_config(tiny_model_dir: Path, tmp_path: Path) -> Callable[..., Config]:
                 pairs=make_pairs(14)[4:], held_out_pairs=make_pairs(4), examples=PairExampleConfig(batch_size=4)
             ),
             "lora_rank": 4,
-            "optimizer": AdamConfig(learning_rate=5e-3),
+            "learning_rate": 5e-3,
             "num_epochs": 2,
             "eval_every": 2,
             "save_every": 2,
@@ -265,7 +264,7 @@ async def test_an_accuracy_that_may_be_chance_is_said_aloud(
     service: mint.ServiceClient, make_config: Callable[..., Config], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        result = await main(make_config(max_steps=1, optimizer=AdamConfig(learning_rate=0.0)), service)
+        result = await main(make_config(max_steps=1, learning_rate=0.0), service)
     assert result.is_better_than_chance is False
     assert "which may be chance: train longer, or check the pairs" in caplog.text
 

@@ -31,7 +31,7 @@ def config(**changes: Any) -> Config:
         ({"max_steps": 0}, "max_steps=0: must be at least 1"),
         ({"max_tokens": 0}, "max_tokens=0: must be at least 1"),
         ({"temperature": 0.0}, "temperature=0.0: .*must be positive"),
-        ({"learning_rate": -1.0}, "learning_rate=-1.0.*must be positive"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0: must not be negative"),
         ({"eval_every": -1}, "eval_every=-1: must not be negative"),
         ({"kl_penalty_coef": 0.1}, "kl_penalty_coef=0.1: .*set kl_reference_config.base_model"),
         ({"loss_fn_config": {"temperature": 0.7}}, "loss_fn_config has 'temperature'"),

@@ -11,8 +11,9 @@ import pytest
 
 from mint import types
 from mint.errors import InvalidRequest
+from recipe.optimizer_config import AdamConfig
 from recipe.rl.datums import TrainingSequence
-from recipe.rl.policy_update import OptimizerConfig, PolicyLoss, PolicyUpdate, split_evenly, update_policy
+from recipe.rl.policy_update import PolicyLoss, PolicyUpdate, split_evenly, update_policy
 
 
 def sequence(token: int) -> TrainingSequence:
@@ -73,7 +74,7 @@ async def update(trainer: RecordingTrainer, tokens: list[int], num_substeps: int
         trainer,  # pyright: ignore[reportArgumentType]
         [sequence(token) for token in tokens],
         PolicyLoss("ppo", {"clip_low_threshold": 0.9}),
-        OptimizerConfig(beta2=0.99, grad_clip_norm=3.0).adam_params(1e-3),
+        AdamConfig(beta2=0.99, grad_clip_norm=3.0).adam_params(1e-3),
         num_substeps,
     )
 

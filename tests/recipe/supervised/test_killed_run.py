@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[3]
 
 SCRIPT = """
 import asyncio, sys
-from recipe.optimizer_config import AdamConfig
 from recipe.supervised.data import ListSFTDatasetBuilder, SFTExampleConfig
 from recipe.supervised.train import Config, main
 model, log_path = sys.argv[1:]
@@ -28,7 +27,7 @@ chats = [
 ]
 config = Config(
     log_path=log_path, model_name=model, renderer_name="role_colon", lora_rank=4, num_epochs=4, eval_every=3,
-    save_every=3, optimizer=AdamConfig(learning_rate=5e-3),
+    save_every=3, learning_rate=5e-3,
     dataset_builder=ListSFTDatasetBuilder(conversations=chats, examples=SFTExampleConfig(batch_size=4, num_test=4)),
 )
 asyncio.run(main(config))

@@ -16,7 +16,6 @@ from mint import types
 from mint.errors import InvalidRequest, NonFiniteError
 from recipe.checkpoint_utils import get_last_checkpoint, load_records
 from recipe.config_record import load_config
-from recipe.optimizer_config import AdamConfig
 from recipe.run_log import read_metrics
 from recipe.supervised.data import ListSFTDatasetBuilder, SFTExampleConfig, datum_from_model_input_weights
 from recipe.supervised.nll import mean_normalised, summed_nll
@@ -49,7 +48,8 @@ def make_config(tiny_model_dir: Path, tmp_path: Path) -> Callable[..., Config]:
                 conversations=chats(13), examples=SFTExampleConfig(batch_size=4, num_test=3)
             ),
             "lora_rank": 4,
-            "optimizer": AdamConfig(learning_rate=5e-3, warmup_steps=2),
+            "learning_rate": 5e-3,
+            "warmup_steps": 2,
             "num_epochs": 2,
             "eval_every": 2,
             "save_every": 2,
@@ -186,10 +186,10 @@ async def test_run_killed_and_started_again_equals_an_undisturbed_one(
 async def test_longer_run_goes_on_from_the_final_checkpoint(
     service: mint.ServiceClient, make_config: Callable[..., Config], mint_home: Path
 ) -> None:
-    constant = AdamConfig(learning_rate=5e-3, lr_schedule="constant")
-    whole = await main(make_config("whole", optimizer=constant, eval_every=0), service)
-    await main(make_config("parts", optimizer=constant, eval_every=0, max_steps=3), service)
-    longer = await main(make_config("parts", optimizer=constant, eval_every=0), service)
+    constant = {"lr_schedule": "constant", "warmup_steps": 0}
+    whole = await main(make_config("whole", **constant, eval_every=0), service)
+    await main(make_config("parts", **constant, eval_every=0, max_steps=3), service)
+    longer = await main(make_config("parts", **constant, eval_every=0), service)
     assert adapter_files(mint_home, longer.state_path) == adapter_files(mint_home, whole.state_path)
     changes = (Path(make_config("parts").log_path) / "config_changes.jsonl").read_text(encoding="utf-8")
     assert json.loads(changes) == {"resume_step": 3, "changes": {"max_steps": [3, None]}}
@@ -211,9 +211,8 @@ async def test_loaded_weights_are_the_starting_point_with_a_fresh_optimizer(
     service: mint.ServiceClient, make_config: Callable[..., Config], mint_home: Path
 ) -> None:
     first = await main(make_config("first", max_steps=2), service)
-    frozen = AdamConfig(learning_rate=0.0)
     second = await main(
-        make_config("second", max_steps=1, load_checkpoint_path=first.state_path, optimizer=frozen), service
+        make_config("second", max_steps=1, load_checkpoint_path=first.state_path, learning_rate=0.0), service
     )
     name = "adapter_model.safetensors"
     loaded, saved = adapter_files(mint_home, second.state_path), adapter_files(mint_home, first.state_path)
@@ -237,7 +236,7 @@ async def test_one_step_writes_train_mean_nll_and_a_final_checkpoint(
 async def test_diverged_run_ends_with_the_engines_error_and_no_final_checkpoint(
     service: mint.ServiceClient, make_config: Callable[..., Config]
 ) -> None:
-    config = make_config(optimizer=AdamConfig(learning_rate=1e36, lr_schedule="constant"), eval_every=0)
+    config = make_config(learning_rate=1e36, lr_schedule="constant", warmup_steps=0, eval_every=0)
     with pytest.raises(NonFiniteError, match="not finite|non-finite"):
         await main(config, service)
     assert not any(record.is_final for record in load_records(config.log_path))
