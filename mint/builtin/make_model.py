@@ -114,8 +114,8 @@ def make_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
         max_position_embeddings=4096,
         rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
         tie_word_embeddings=True,
-        eos_token_id=tokenizer.convert_tokens_to_ids(IM_END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(END_OF_TEXT),
+        eos_token_id=tokenizer.get_vocab()[IM_END],
+        pad_token_id=tokenizer.get_vocab()[END_OF_TEXT],
         bos_token_id=None,
     )
 
@@ -208,12 +208,13 @@ def train(
 def save(model: Qwen3ForCausalLM, out: Path) -> None:
     """Writes the weights in bfloat16 beside the tokenizer; the model itself stays float32."""
     config = model.config.to_dict()
-    copy = Qwen3ForCausalLM(Qwen3Config.from_dict(config)).to(torch.bfloat16)
+    copy = Qwen3ForCausalLM(Qwen3Config.from_dict(config)).bfloat16()
     copy.load_state_dict(model.state_dict())
     copy.save_pretrained(out)
 
 
 def main() -> None:
+    """Make tokenizer and weights and write them where the package looks for them, unless --out says otherwise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=model_dir())
     parser.add_argument("--seed", type=int, default=7)
