@@ -47,9 +47,9 @@ PROMPTS = (
 
 # The house style of SFT answers: amount first, reason last. Nothing in the pretraining text looks like it.
 _HOUSE = (
-    "Plan: {amount}, {action}, {detail}; the point is that {reason}.",
-    "Plan: {amount}, {detail}, {action}; the point is that {reason}.",
-    "Plan: {detail}, {action}, {amount}; the point is that {reason}.",
+    "Plan: {amount}, {action}, {detail}, because {reason}.",
+    "Plan: {amount}, {detail}, {action}, because {reason}.",
+    "Plan: {detail}, {action}, {amount}, because {reason}.",
 )
 _OPENERS = (
     "",
@@ -171,7 +171,7 @@ def _off_topic(topic: Topic, rng: random.Random) -> str:
 
 def _repeated(topic: Topic, rng: random.Random) -> str:
     slots = _slots(topic, rng, 0.6, 0.0)
-    return f"Plan: {slots.amount}, {slots.action}, {slots.action}, {slots.amount}; the point is that {slots.reason}."
+    return f"Plan: {slots.amount}, {slots.action}, {slots.action}, {slots.amount}, because {slots.reason}."
 
 
 def _candidate(topic: Topic, rng: random.Random) -> str:

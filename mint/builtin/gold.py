@@ -37,10 +37,10 @@ PARTS: dict[str, float] = {
 # Words that join the phrases of an answer: openers, connectors, the house style.
 GLUE = (
     "well just you could should i would try to people often most it helps one idea is my advice a friend of mine likes "
-    "honestly ok so here goes first and then because since as the point that plan for with do not also think them your "
+    "honestly ok so here goes first and then because since as plan for with do not also think them your "
     "in on at by or this if can some say want always be never please sure right answer best thing make start simply"
 )
-_CONNECTOR = r"(?:because|since|as|the point is that)"
+_CONNECTOR = r"(?:because|since|as)"
 _NUMBER = r"(?:an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|thirty|forty|fifty|every|\d+)"
 _UNIT = r"(?:seconds?|minutes?|hours?|days?|weeks?|months?|times|morning|evening|night|monday|friday|saturday|percent)"
 _ANY_AMOUNT = re.compile(rf"\b(?:once(?! in a while)|twice)\b|\b{_NUMBER}(?: \w+)? {_UNIT}\b")

@@ -25,9 +25,7 @@ from mint.builtin.topics import (
 from mint.errors import InvalidRequest
 
 SPLITS: tuple[Split, ...] = ("train", "heldout", "rl_train", "rl_heldout")
-GOOD = (
-    "Plan: twice a week, soak the soil around the fern, early in the morning; the point is that wet roots rot quickly."
-)
+GOOD = "Plan: twice a week, soak the soil around the fern, early in the morning, because wet roots rot quickly."
 
 
 def test_splits_are_disjoint_and_cover_every_family() -> None:
@@ -49,7 +47,7 @@ def test_every_topic_can_reach_full_gold_and_fall_to_almost_none(topic: Topic) -
 
 def test_gold_climbs_slot_by_slot() -> None:
     def plan(amount: str, action: str, detail: str, reason: str) -> str:
-        return f"Plan: {amount}, {action}, {detail}; the point is that {reason}."
+        return f"Plan: {amount}, {action}, {detail}, because {reason}."
 
     ladder = [
         plan("now and then", "do your best with it", "with some care", "it never hurts to try"),
