@@ -160,7 +160,7 @@ class RLHFDatasetBuilder(RLDatasetBuilder):
 
     @abstractmethod
     def load_prompts(self) -> tuple[list[list[Message]], list[list[Message]]]:
-        """(training prompts, held-out prompts): conversations to reply to, each ending with a user (or tool) message."""
+        """(training prompts, held-out prompts): conversations to reply to, each ending with a user or tool message."""
 
     def gold_score(self) -> GoldScore | None:
         """The score that the task is really about, of a conversation that ends with the reply; reported, never reward.

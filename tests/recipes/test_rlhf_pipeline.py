@@ -104,7 +104,7 @@ def load_file_of(path: str, home: Path) -> dict:
 
 
 def test_the_same_command_again_changes_nothing(finished, recipe: ModuleType):
-    run, home, summary = finished
+    run, _, summary = finished
     files = {path: path.read_bytes() for path in run.rglob("*.jsonl")}
     recipe.main([f"log_path={run}", *ONE_STEP, *SMALL])
     again = json.loads((run / "summary.json").read_text())
