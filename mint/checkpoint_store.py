@@ -17,7 +17,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -200,9 +200,9 @@ class CheckpointStore:
                     self._clean(run_folder)
             for kind in KINDS:
                 for folder in _named_folders(self._confined(run_folder / kind, run_folder)):
-                    if not (folder / MANIFEST_NAME).exists() or self._is_expired(folder):
-                        continue
-                    found.append(self._info(CheckpointPath(run_folder.name, kind, folder.name), folder))
+                    with suppress(FileNotFoundError):  # deleted by somebody else while it is being looked at
+                        if (folder / MANIFEST_NAME).exists() and not self._is_expired(folder):
+                            found.append(self._info(CheckpointPath(run_folder.name, kind, folder.name), folder))
         return sorted(found, key=lambda info: (info.created_at, info.path))
 
     def delete(self, path: str | CheckpointPath) -> None:

@@ -116,6 +116,32 @@ def test_writers_of_one_name_take_turns_and_only_the_first_succeeds(tmp_path: Pa
     assert sum("exists already" in outcome for outcome in outcomes if isinstance(outcome, str)) == 3
 
 
+def test_listing_while_another_deletes_shows_whole_checkpoints_only(tmp_path: Path) -> None:
+    writer, reader = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
+    with writer.writing("mint://run-1/weights/keep", FIELDS):
+        pass
+    is_done = threading.Event()
+
+    def save_and_delete() -> None:
+        for _ in range(40):
+            with writer.writing(PATH, FIELDS) as folder:
+                (folder / "data.bin").write_bytes(b"x")
+            writer.delete(PATH)
+        is_done.set()
+
+    thread = threading.Thread(target=save_and_delete)
+    thread.start()
+    listings = []
+    while not is_done.is_set():
+        listings.append(reader.checkpoints())
+    thread.join()
+    assert all(info.problem is None for listing in listings for info in listing)
+    assert {frozenset(info.path.name for info in listing) for listing in listings} <= {
+        frozenset({"keep"}),
+        frozenset({"keep", "a"}),
+    }
+
+
 def test_a_read_only_store_can_be_listed_and_read(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     with store.writing(PATH, FIELDS) as folder:
