@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -116,30 +117,23 @@ def test_writers_of_one_name_take_turns_and_only_the_first_succeeds(tmp_path: Pa
     assert sum("exists already" in outcome for outcome in outcomes if isinstance(outcome, str)) == 3
 
 
-def test_listing_while_another_deletes_shows_whole_checkpoints_only(tmp_path: Path) -> None:
-    writer, reader = CheckpointStore(tmp_path), CheckpointStore(tmp_path)
-    with writer.writing("mint://run-1/weights/keep", FIELDS):
-        pass
-    is_done = threading.Event()
+def test_a_checkpoint_deleted_while_it_is_listed_is_left_out(tmp_path: Path) -> None:
+    num_calls = 0
 
-    def save_and_delete() -> None:
-        for _ in range(40):
-            with writer.writing(PATH, FIELDS) as folder:
-                (folder / "data.bin").write_bytes(b"x")
-            writer.delete(PATH)
-        is_done.set()
+    def clock_that_deletes() -> float:
+        """Asked twice per checkpoint with a time to live: when cleaning up, and again when listing."""
+        nonlocal num_calls
+        num_calls += 1
+        if num_calls == 2:
+            shutil.rmtree(tmp_path / "runs" / "run-1" / "weights" / "a")
+        return 0.0
 
-    thread = threading.Thread(target=save_and_delete)
-    thread.start()
-    listings = []
-    while not is_done.is_set():
-        listings.append(reader.checkpoints())
-    thread.join()
-    assert all(info.problem is None for listing in listings for info in listing)
-    assert {frozenset(info.path.name for info in listing) for listing in listings} <= {
-        frozenset({"keep"}),
-        frozenset({"keep", "a"}),
-    }
+    writer = CheckpointStore(tmp_path)
+    for name, ttl_seconds in (("a", 1000), ("keep", None)):
+        with writer.writing(f"mint://run-1/weights/{name}", FIELDS, ttl_seconds=ttl_seconds):
+            pass
+    assert [info.path.name for info in CheckpointStore(tmp_path, clock_that_deletes).checkpoints()] == ["keep"]
+    assert num_calls == 2
 
 
 def test_a_read_only_store_can_be_listed_and_read(tmp_path: Path) -> None:
