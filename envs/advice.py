@@ -25,7 +25,7 @@ __all__ = [
 
 
 class AdvicePair(TypedDict):
-    """Two answers to one prompt; the gold score of `chosen` is higher by at least 0.2."""
+    """Two answers to one prompt; the gold score of `chosen` is higher by at least 0.3."""
 
     prompt: list[Message]
     chosen: Message

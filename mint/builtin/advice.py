@@ -82,7 +82,7 @@ _LOOSE = (
     "{action}",
 )
 _CONNECTORS = ("because", "since", "as")
-_MIN_GAP = 0.2  # gold difference of a preference pair
+_MIN_GAP = 0.3  # gold difference of a preference pair
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _candidate(topic: Topic, rng: random.Random) -> str:
 
 
 def preference_pairs(n: int, seed: int, split: Split = "train") -> list[dict[str, str]]:
-    """`n` pairs {"prompt", "chosen", "rejected"} of plain text; the chosen answer's gold is higher by at least 0.2.
+    """`n` pairs {"prompt", "chosen", "rejected"} of plain text; the chosen answer's gold is higher by at least 0.3.
 
     The chosen answer is the longer one (in characters and not fewer words) in every second pair, else shorter.
     """
