@@ -10,17 +10,21 @@ from huggingface_hub import CacheNotFound, scan_cache_dir, try_to_load_from_cach
 from mint import builtin
 
 
-def installed_models() -> list[tuple[str, int]]:
-    """(name, context length in tokens) of the built-in model and of every Qwen3 model in the local hub cache."""
+def installed_models(hub_cache: Path | None = None) -> list[tuple[str, int]]:
+    """(name, context length in tokens) of the built-in model and of every Qwen3 model in the hub's cache.
+
+    hub_cache: its folder; None means where huggingface_hub keeps it (HF_HUB_CACHE, HF_HOME).
+    """
     models = [(builtin.NAME, _context_length(builtin.model_dir() / "config.json"))]
     try:
-        repositories = sorted(scan_cache_dir().repos, key=lambda repository: repository.repo_id)
+        repositories = sorted(scan_cache_dir(hub_cache).repos, key=lambda repository: repository.repo_id)
     except CacheNotFound:
         return models
     for repository in repositories:
-        path = try_to_load_from_cache(repository.repo_id, "config.json") if repository.repo_type == "model" else None
-        if isinstance(path, str):
-            models.append((repository.repo_id, _context_length(Path(path))))
+        if repository.repo_type == "model":
+            path = try_to_load_from_cache(repository.repo_id, "config.json", cache_dir=hub_cache)
+            if isinstance(path, str):
+                models.append((repository.repo_id, _context_length(Path(path))))
     return [(name, context_length) for name, context_length in models if context_length]
 
 
