@@ -82,22 +82,30 @@ class Engine(Backend):
             operation = self._operations.popleft() if self._operations else None
         if operation is not None:
             self._answer(*operation)
-            self._let_callers_rest()
+        have_rested = self._let_callers_rest()
+        incoming: list[SampleRequest | ScoreRequest] = []
+        closed: set[str] = set()
         with self._wake:
-            incoming, self._incoming = self._incoming, []
-            closed, self._closed_samplers = self._closed_samplers, set()
-        self._desk.take(incoming)
-        self._desk.turn(self._snapshots)
+            # What arrived after a look that found nothing belongs to a batch that may still be growing.
+            if have_rested:
+                incoming, self._incoming = self._incoming, []
+            if not self._incoming:
+                closed, self._closed_samplers = self._closed_samplers, set()
+        if have_rested:
+            self._desk.take(incoming)
+            self._desk.turn(self._snapshots)
         for sampler_id in closed:
             if self._desk.uses(sampler_id) or sampler_id not in self._snapshots:
                 self._closed_samplers.add(sampler_id)
             else:
                 del self._snapshots[sampler_id]
 
-    def _let_callers_rest(self) -> None:
-        """Only sampling is batched across requests, so only sampling waits."""
-        if self._incoming or self._desk.has_work():
-            self._gate.wait_until_all_rest()
+    def _let_callers_rest(self) -> bool:
+        """Only sampling is batched across requests, so only sampling waits. False where there is none."""
+        if not (self._incoming or self._desk.has_work()):
+            return False
+        self._gate.wait_until_all_rest()
+        return True
 
     def _answer(self, future: concurrent.futures.Future, compute: Callable[[], object]) -> None:
         """Complete `future`. Errors belong to the caller, never to the worker."""

@@ -1,0 +1,47 @@
+"""The worker starts no sampling before it has waited for its callers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mint
+from mint import types
+
+
+def test_a_request_that_arrives_just_after_a_look_is_waited_for(
+    service: mint.ServiceClient, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=0)
+    sampling_client = client.save_weights_and_get_sampling_client()
+    params = types.SamplingParams(max_tokens=1, seed=0)
+    engine: Any = client._backend
+    look, take = engine._let_callers_rest, engine._desk.take
+    events: list[tuple[str, Any]] = []
+    late: list[Any] = []
+    arrived = threading.Event()
+
+    def look_and_let_one_arrive() -> bool:
+        has_rested = look()
+        events.append(("looked", has_rested))
+        if len(events) == 2:  # the look after the operation, which found nothing
+            late.append(sampling_client.sample(types.ModelInput.from_ints([1, 2]), 1, params))
+            arrived.set()
+        return has_rested
+
+    def take_and_note(requests: Sequence[Any]) -> None:
+        events.append(("took", len(requests)))
+        take(requests)
+
+    monkeypatch.setattr(engine, "_let_callers_rest", look_and_let_one_arrive)
+    monkeypatch.setattr(engine._desk, "take", take_and_note)
+    client.save_state("an-operation").result()
+    assert arrived.wait(timeout=30)
+    late[0].result(timeout=30)
+    assert events[:2] == [("looked", False), ("looked", False)]
+    taken = events.index(("took", 1))
+    assert events[taken - 1] == ("looked", True)
