@@ -100,7 +100,12 @@ async def update_policy(
         metrics = (await optim_step).metrics or {}
     num_tokens = sum(sequence.num_sampled for sequence in sequences_D)
     return PolicyUpdate(
-        trained_D, {"loss": loss_sum / num_tokens, **{f"optim/{name}": value for name, value in metrics.items()}}
+        trained_D,
+        {
+            "loss": loss_sum / num_tokens,
+            # Metric names of the API carry a reduction ("grad_norm:mean"), which says nothing about a single step.
+            **{f"optim/{name.split(':')[0]}": value for name, value in metrics.items()},
+        },
     )
 
 

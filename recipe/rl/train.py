@@ -10,6 +10,7 @@ Axes: _P group of the batch (problem), _D training sequence.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,13 +226,13 @@ async def run_iteration(run: Run, iteration: int) -> dict[str, Any]:
 
     Everything random in it is derived from config.seed and `iteration`, so it can be repeated from a checkpoint.
     """
-    config, clock = run.config, Stopwatch()
+    config = run.config
     learning_rate = scheduled_learning_rate(config, iteration, run.num_iterations)
     metrics: dict[str, Any] = {"learning_rate": learning_rate}
     if config.eval_every > 0 and iteration % config.eval_every == 0:
-        with clock.measure("evaluation"):
-            metrics |= await _evaluate(run, iteration)
+        metrics |= await _evaluate(run, iteration)
 
+    clock = Stopwatch()
     with clock.measure("snapshot"):
         sampling_client = await run.training_client.save_weights_and_get_sampling_client_async()
     with clock.measure("sampling"):
@@ -262,15 +263,17 @@ async def run_iteration(run: Run, iteration: int) -> dict[str, Any]:
 
 
 async def _evaluate(run: Run, iteration: int) -> dict[str, float]:
-    """The metrics of the test set and of all evaluators, for the weights as they are now."""
-    if run.config.eval_every == 0:
+    """The metrics of the test set and of all evaluators, for the weights as they are now; {} where there are none."""
+    if run.config.eval_every == 0 or (run.test_set is None and not run.evaluators):
         return {}
+    started = time.perf_counter()
     metrics: dict[str, float] = {}
     if run.test_set is not None:
         sampling_client = await run.training_client.save_weights_and_get_sampling_client_async()
         metrics, groups_P = await run.test_set.evaluate(sampling_client)
         _export(run, f"test_{iteration:06d}", groups_P)
-    return metrics | await run_evaluators(run.evaluators, run.training_client)
+    metrics |= await run_evaluators(run.evaluators, run.training_client)
+    return {**metrics, "time/evaluation": time.perf_counter() - started}
 
 
 def _export(run: Run, name: str, groups_P: Sequence[TrajectoryGroup | ScoredGroup]) -> None:

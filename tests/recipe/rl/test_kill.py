@@ -19,14 +19,32 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 SCRIPT = """
 import asyncio, sys
-from envs.arithmetic import AdditionDatasetBuilder
+import chz
+from mint import types
 from recipe.rl.train import Config, main
+from recipe.rl.types import Env, EnvGroupBuilder, RLDataset, RLDatasetBuilder, StepResult
+
+class EvenTokensEnv(Env):
+    def __init__(self, prompt): self.prompt = prompt
+    async def initial_observation(self): return types.ModelInput.from_ints(self.prompt), []
+    async def step(self, action, *, extra=None):
+        return StepResult(float(sum(token % 2 == 0 for token in action)), True, types.ModelInput.from_ints([]), [])
+
+class Group(EnvGroupBuilder):
+    def __init__(self, prompt): self.prompt = prompt
+    async def make_envs(self): return [EvenTokensEnv(self.prompt) for _ in range(4)]
+
+class Data(RLDataset):
+    def __init__(self, num_batches): self.num_batches = num_batches
+    def get_batch(self, index): return [Group([index + 1, i + 2, 3]) for i in range(4)]
+    def __len__(self): return self.num_batches
+
+@chz.chz
+class Builder(RLDatasetBuilder):
+    async def __call__(self): return Data(12), Data(1)
 
 model, log_path = sys.argv[1:]
-data = AdditionDatasetBuilder(
-    model_name=model, renderer_name="qwen3_disable_thinking", group_size=4, groups_per_batch=4, num_batches=12,
-    num_test_problems=4, max_operand=9,
-)
+data = Builder()
 asyncio.run(main(Config(
     model_name=model, dataset_builder=data, log_path=log_path, learning_rate=1e-3, max_tokens=6, lora_rank=4,
     save_every=2, eval_every=3, num_substeps=2,

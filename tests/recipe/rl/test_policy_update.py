@@ -60,7 +60,7 @@ class RecordingTrainer:
 
     def optim_step(self, adam_params: types.AdamParams) -> asyncio.Future[Stepped]:
         self.calls.append(adam_params)
-        return self._done(Stepped({"grad_norm": 0.5}))
+        return self._done(Stepped({"grad_norm:mean": 0.5}))
 
     @staticmethod
     def _done(value: Any) -> asyncio.Future[Any]:
