@@ -33,7 +33,7 @@ def make_random_model(folder: Path, *, tied: bool = True, seed: int = 0, **confi
     model = Qwen3ForCausalLM(config)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
-            spread = 0.1 if "norm" in name else 0.3 if "embed" in name else 0.15
+            spread = 0.1 if "norm" in name else 0.2 if "embed" in name else 0.1
             noise = torch.randn(parameter.shape, generator=generator) * spread
             parameter.copy_(1 + noise if "norm" in name else noise)
     model.save_pretrained(folder)
