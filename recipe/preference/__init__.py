@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recipe.preference import data, losses, readouts, scorer, train, types
     from recipe.preference.data import FilePreferenceDatasetBuilder, ListPreferenceDatasetBuilder
-    from recipe.preference.readouts import SequenceLogprob, Verdict
+    from recipe.preference.readouts import SequenceLogprob, Verdict, VerdictAndLikelihood
     from recipe.preference.scorer import PreferenceScorer, ScorerSpec
     from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair
 
@@ -25,6 +25,7 @@ _HOME_OF = {
     "ScorerSpec": "scorer",
     "SequenceLogprob": "readouts",
     "Verdict": "readouts",
+    "VerdictAndLikelihood": "readouts",
 }
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "ScorerSpec",
     "SequenceLogprob",
     "Verdict",
+    "VerdictAndLikelihood",
     "data",
     "losses",
     "readouts",

@@ -133,6 +133,43 @@ class Verdict(Readout):
 
 
 @chz.chz(typecheck=True)
+class VerdictAndLikelihood(Verdict):
+    """The verdict plus the mean logprob of the reply's tokens, both from one pass over the same sequence.
+
+    The verdict is one position that has to see everything at once; the likelihood speaks at every token, so garbled or
+    misplaced text shows with far fewer pairs. The verdict in turn sees what is likely and poor, such as repetition.
+    """
+
+    name: ClassVar[str] = "verdict_and_likelihood"
+
+    # What one nat of mean logprob per token of the reply is worth, in nats of log-odds.
+    likelihood_coef: float = 1.0
+
+    def render(self, conversation: Sequence[Message], renderer: Renderer) -> RenderedReply:
+        """As for the verdict, with weight on the reply's tokens, its end of turn included, as well."""
+        tokens = super().render(conversation, renderer).tokens
+        weights = np.zeros(len(tokens), dtype=np.float32)
+        weights[-1] = 1.0
+        question: Message = {"role": "user", "content": self.judge_question}
+        start = 0
+        for part in renderer.render_messages([*conversation, question], None, is_prompt=True):
+            if part.i_message == len(conversation) - 1:
+                start += len(part.header)
+                weights[start : start + len(part.output)] = 1.0
+                break
+            start += len(part.tokens)
+        return RenderedReply(tokens, weights)
+
+    def reward(
+        self, logprobs_T: torch.Tensor, weights_T: torch.Tensor, base_logprobs_T: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """log_odds(verdict) + likelihood_coef · (mean logprob of the reply's tokens)."""
+        reply_weights_T = weights_T[:-1].to(logprobs_T)
+        mean_logprob = (reply_weights_T * logprobs_T[:-1]).sum() / reply_weights_T.sum()
+        return log_odds(logprobs_T[-1]) + self.likelihood_coef * mean_logprob
+
+
+@chz.chz(typecheck=True)
 class SequenceLogprob(Readout):
     """Σ w·logprob of the reply's tokens, end of turn included: how likely the model finds the reply."""
 
@@ -168,7 +205,9 @@ class SequenceLogprob(Readout):
         return total / weights_T.sum() if self.is_per_token else total
 
 
-READOUTS: dict[str, type[Readout]] = {readout.name: readout for readout in (Verdict, SequenceLogprob)}
+READOUTS: dict[str, type[Readout]] = {
+    readout.name: readout for readout in (Verdict, VerdictAndLikelihood, SequenceLogprob)
+}
 
 
 def get_readout(name: str, **settings: Any) -> Readout:

@@ -16,6 +16,7 @@ from recipe.preference.readouts import (
     READOUTS,
     SequenceLogprob,
     Verdict,
+    VerdictAndLikelihood,
     get_readout,
     log_odds,
     readout_from_json,
@@ -67,6 +68,15 @@ def test_verdict_reads_the_last_position_only() -> None:
     assert logprobs_T.grad.tolist() == pytest.approx([0.0, 0.0, 4.0], rel=1e-5)
 
 
+def test_verdict_and_likelihood_by_hand() -> None:
+    # A reply of two tokens with logprobs −1 and −3, a verdict of 3 to 1, a coefficient of 0.5: log 3 − 0.5 · 2.
+    logprobs_T, weights_T = torch.tensor([-8.0, -1.0, -3.0, -8.0, math.log(0.75)]), torch.tensor([0.0, 1, 1, 0, 1])
+    reward = VerdictAndLikelihood(likelihood_coef=0.5).reward(logprobs_T, weights_T)
+    assert reward.item() == pytest.approx(math.log(3) - 1.0, rel=1e-6)
+    without = VerdictAndLikelihood(likelihood_coef=0.0).reward(logprobs_T, weights_T)
+    assert without.item() == Verdict().reward(logprobs_T, weights_T).item()
+
+
 @pytest.mark.parametrize(
     ("readout", "base", "expected"),
     [
@@ -82,7 +92,12 @@ def test_sequence_logprob_by_hand(readout: SequenceLogprob, base: list[float] | 
 
 
 @pytest.mark.parametrize(
-    "readout", [Verdict(judge_question="Good?", affirmative="Yes"), SequenceLogprob(is_per_token=True)]
+    "readout",
+    [
+        Verdict(judge_question="Good?", affirmative="Yes"),
+        VerdictAndLikelihood(likelihood_coef=2.0),
+        SequenceLogprob(is_per_token=True),
+    ],
 )
 def test_a_readout_survives_json_and_pickle(readout: Verdict | SequenceLogprob) -> None:
     assert readout_from_json(readout.to_json()) == readout
@@ -92,4 +107,4 @@ def test_a_readout_survives_json_and_pickle(readout: Verdict | SequenceLogprob) 
 def test_unknown_readout_names_the_nearest() -> None:
     with pytest.raises(InvalidRequest, match=r"unknown readout 'verdikt': known are .* Did you mean 'verdict'"):
         get_readout("verdikt")
-    assert sorted(READOUTS) == ["sequence_logprob", "verdict"]
+    assert sorted(READOUTS) == ["sequence_logprob", "verdict", "verdict_and_likelihood"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mint.errors import InvalidRequest
-from recipe.preference.readouts import SequenceLogprob, Verdict
+from recipe.preference.readouts import SequenceLogprob, Verdict, VerdictAndLikelihood
 from recipe.preference.rendered_pairs import PairBatch, render_pairs
 from recipe.preference.types import PreferencePair
 from renderers import Renderer, get_renderer
@@ -62,6 +62,19 @@ def test_sequence_logprob_weighs_the_reply_and_its_end(renderer: Renderer) -> No
     assert renderer.tokenizer.decode(weighted) == "Twice a week, at the roots.<|im_end|>"
     last = renderer.tokenizer.decode(rendered.tokens[-rendered.num_scored :])
     assert last == "Twice a week, at the roots.<|im_end|>\n"
+
+
+@pytest.mark.parametrize("renderer_name", ["qwen3_disable_thinking", "qwen3", "qwen3_instruct", "role_colon"])
+def test_verdict_and_likelihood_weighs_the_reply_its_end_and_the_verdict(tokenizer: Any, renderer_name: str) -> None:
+    renderer = get_renderer(renderer_name, tokenizer)
+    earlier = [{"role": "system", "content": "Be brief."}, QUESTION, {"role": "assistant", "content": "Why?"}]
+    rendered = VerdictAndLikelihood().render([*earlier, QUESTION, REPLY], renderer)
+    assert rendered.tokens == Verdict().render([*earlier, QUESTION, REPLY], renderer).tokens
+    weighted = renderer.tokenizer.decode(
+        [token for token, weight in zip(rendered.tokens, rendered.weights, strict=True) if weight]
+    )
+    end = "\n\nUser:" if renderer_name == "role_colon" else "<|im_end|>"
+    assert weighted.strip() == f"Twice a week, at the roots.{end}Yes"
 
 
 def test_an_affirmative_of_several_tokens_is_refused(renderer: Renderer) -> None:

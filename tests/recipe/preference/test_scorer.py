@@ -14,7 +14,7 @@ from mint.errors import InvalidRequest
 from recipe.checkpoint_utils import CheckpointRecord
 from recipe.preference.losses import pair_statistics
 from recipe.preference.pair_evaluation import length_only_accuracy, reward_pairs
-from recipe.preference.readouts import Readout, SequenceLogprob, Verdict
+from recipe.preference.readouts import Readout, SequenceLogprob, Verdict, VerdictAndLikelihood
 from recipe.preference.rendered_pairs import PairBatch, render_pairs
 from recipe.preference.scorer import PreferenceScorer, RewardScale, ScorerSpec, target_logprobs
 from recipe.preference.types import PreferencePair
@@ -23,6 +23,7 @@ from renderers import Message, Renderer, get_renderer
 
 READOUTS = [
     Verdict(),
+    VerdictAndLikelihood(),
     SequenceLogprob(),
     SequenceLogprob(is_per_token=True),
     SequenceLogprob(is_relative_to_base=True),
