@@ -23,6 +23,7 @@ from recipe.policy_comparison import PolicyComparison, compare_policies
 from recipe.preference import train as preference_train
 from recipe.preference.scorer import PreferenceScorer
 from recipe.rl import train as rl_train
+from recipe.rl.kl import KLReferenceConfig
 from recipe.supervised import train as sft_train
 from recipe.tokenizer_utils import get_tokenizer
 from renderers import Message, get_renderer
@@ -49,8 +50,8 @@ class ComparisonConfig:
 
 @chz.chz(typecheck=True)
 class Config:
-    """A pipeline. The stages' own log_path is taken relative to this one's; rl.load_checkpoint_path and the scorer of
-    rl.dataset_builder come from the stages before."""
+    """A pipeline. The stages' own log_path is taken relative to this one's. rl.load_checkpoint_path, the scorer of
+    rl.dataset_builder and, where it names none, the checkpoint of rl.kl_reference_config come from earlier stages."""
 
     # Folder of the whole run. Started again on the same folder, it goes on in the stage where it stopped.
     log_path: str
@@ -91,6 +92,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Sum
         log_path=str(root / config.rl.log_path),
         load_checkpoint_path=sft.state_path,
         dataset_builder=_with_scorer(config.rl.dataset_builder, scorer),
+        kl_reference_config=_sft_reference(config.rl.kl_reference_config, sft.sampler_path),
     )
     rl = await rl_train.main(rl_config, service_client)
 
@@ -139,6 +141,13 @@ def _with_scorer(builder: rl_train.RLDatasetBuilder, scorer: PreferenceScorer | 
             "the preference model as its scorer; for other environments run recipe.rl.train by itself"
         )
     return chz.replace(builder, scorer=scorer)
+
+
+def _sft_reference(reference: KLReferenceConfig | None, sft_path: str) -> KLReferenceConfig | None:
+    """KL is measured against the policy that stage 3 starts from, unless another is named."""
+    if reference is None or reference.load_checkpoint_path is not None:
+        return reference
+    return chz.replace(reference, load_checkpoint_path=sft_path)
 
 
 async def _compare(

@@ -17,7 +17,9 @@ from envs import advice
 from recipe import pipeline
 from recipe.command_line import run_recipe
 from recipe.preference.data import ListPreferenceDatasetBuilder
+from recipe.preference.readouts import SequenceLogprob
 from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit
+from recipe.rl.kl import KLReferenceConfig
 from recipe.supervised.data import ListSFTDatasetBuilder, SFTExampleConfig
 from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
 from renderers import Renderer
@@ -48,7 +50,7 @@ class AdviceSFTDatasetBuilder(SupervisedDatasetBuilder):
 class AdvicePreferenceDatasetBuilder(PreferenceDatasetBuilder):
     """Pairs of answers; those held out are on topics of their own."""
 
-    num_train: int = 1024
+    num_train: int = 1600
     num_test: int = 256
     seed: int = 0
 
@@ -67,12 +69,15 @@ PRESET = {
     "sft.model_name": MODEL,
     "sft.renderer_name": RENDERER,
     "sft.dataset_builder": AdviceSFTDatasetBuilder,
-    "sft.learning_rate": 1e-3,
+    "sft.learning_rate": 2e-3,
+    "sft.eval_every": 0,
     "preference.log_path": "preference",
     "preference.model_name": Reference("sft.model_name"),
     "preference.renderer_name": Reference("sft.renderer_name"),
     "preference.dataset_builder": AdvicePreferenceDatasetBuilder,
-    "preference.learning_rate": 1e-3,
+    "preference.dataset_builder.examples.batch_size": 8,
+    "preference.readout": SequenceLogprob(is_per_token=True),
+    "preference.learning_rate": 3e-3,
     "rl.log_path": "rl",
     "rl.model_name": Reference("sft.model_name"),
     "rl.dataset_builder": advice.AdviceDatasetBuilder,
@@ -82,7 +87,11 @@ PRESET = {
     "rl.dataset_builder.groups_per_batch": 16,
     "rl.learning_rate": 1e-3,
     "rl.max_tokens": 48,
-    "rl.max_steps": 30,
+    "rl.dataset_builder.num_epochs": 3,
+    "rl.max_steps": 40,
+    "rl.kl_penalty_coef": 0.08,
+    "rl.kl_reference_config": KLReferenceConfig,
+    "rl.kl_reference_config.base_model": Reference("sft.model_name"),
     "rl.eval_every": 0,
 }
 

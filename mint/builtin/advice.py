@@ -83,6 +83,7 @@ _LOOSE = (
 )
 _CONNECTORS = ("because", "since", "as")
 _MIN_GAP = 0.3  # gold difference of a preference pair
+_STRAY_WORDS = sorted({word for f in FAMILIES for phrase in f.details + f.reasons for word in phrase.split()})
 
 
 @dataclass(frozen=True)
@@ -165,13 +166,51 @@ def sft_conversations(n: int, seed: int, split: Split = "train") -> list[list[di
 
 
 def _off_topic(topic: Topic, rng: random.Random) -> str:
-    other = rng.choice([t for t in TOPICS if t.family is not topic.family and t.split == topic.split])
+    """A good answer to another question, half the time one about a thing of the same kind."""
+    is_sibling = rng.random() < 0.5
+    others = [t for t in TOPICS if t.split == topic.split and t is not topic]
+    other = rng.choice([t for t in others if (t.family is topic.family) == is_sibling] or others)
     return house_answer(other, rng, quality=rng.choice((0.4, 0.9)))
 
 
-def _repeated(topic: Topic, rng: random.Random) -> str:
-    slots = _slots(topic, rng, 0.6, 0.0)
-    return f"Plan: {slots.amount}, {slots.action}, {slots.action}, {slots.amount}, because {slots.reason}."
+def _flawed(topic: Topic, rng: random.Random) -> str:
+    """A concrete answer in the house style with one to four faults: parts vague, missing, doubled or out of place."""
+    good, vague = _slots(topic, rng, 1.0, 0.0), _slots(topic, rng, 0.0, 0.0)
+    stray = rng.choice([family for family in FAMILIES if family is not topic.family])
+    parts = [good.detail, good.action, good.amount, good.reason]
+    vague_parts = [vague.detail, vague.action, vague.amount, vague.reason]
+    stray_parts = [
+        rng.choice(stray.details),
+        rng.choice(stray.actions).format(o=topic.reference),
+        rng.choice(stray.amounts),
+        rng.choice(stray.reasons),
+    ]
+    for _ in range(rng.randint(1, 4)):
+        i = rng.randrange(4)
+        parts[i] = rng.choice((vague_parts[i], stray_parts[i], "", parts[rng.randrange(3)]))
+    *body, reason = parts
+    rng.shuffle(body)
+    clauses = [part for part in body if part] + ([f"because {reason}"] if reason else [])
+    return f"Plan: {', '.join(clauses)}."
+
+
+def _garbled(topic: Topic, rng: random.Random) -> str:
+    """A concrete answer with words replaced, moved, dropped, doubled or run together, as a drifting policy writes."""
+    words = house_answer(topic, rng, rng.choice((0.6, 0.9))).split(" ")
+    for _ in range(rng.randint(1, 6)):
+        i = rng.randrange(1, len(words) - 1)
+        fault = rng.randrange(5)
+        if fault == 0:
+            words[i] = rng.choice(_STRAY_WORDS)
+        elif fault == 1:
+            words.insert(rng.randrange(1, len(words)), words.pop(i))
+        elif fault == 2 and len(words) > 6:
+            del words[i]
+        elif fault == 3:
+            words.insert(i, rng.choice((words[i], rng.choice(_STRAY_WORDS))))
+        else:
+            words[i : i + 2] = [words[i][: rng.randint(2, 6)] + words[i + 1]]
+    return " ".join(words)
 
 
 def _candidate(topic: Topic, rng: random.Random) -> str:
@@ -179,9 +218,10 @@ def _candidate(topic: Topic, rng: random.Random) -> str:
         lambda: house_answer(topic, rng, rng.random()),
         lambda: loose_answer(topic, rng, rng.random()),
         lambda: _off_topic(topic, rng),
-        lambda: _repeated(topic, rng),
+        lambda: _flawed(topic, rng),
+        lambda: _garbled(topic, rng),
     )
-    return rng.choices(makers, weights=(80, 8, 8, 4))[0]()
+    return rng.choices(makers, weights=(34, 6, 10, 34, 16))[0]()
 
 
 def preference_pairs(n: int, seed: int, split: Split = "train") -> list[dict[str, str]]:

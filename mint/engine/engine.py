@@ -32,7 +32,7 @@ from mint.engine.sampling_desk import SampleRequest, SamplingDesk, ScoreRequest
 from mint.engine.snapshot import Snapshot
 from mint.engine.token_budget import default_token_budget
 from mint.engine.training_run import TrainingRun
-from mint.errors import InvalidRequest, NotFound
+from mint.errors import InvalidRequest, MintError, NotFound
 from mint.futures import APIFuture
 from mint.installed_models import installed_models
 
@@ -64,6 +64,7 @@ class Engine(Backend):
         self._operations: deque[Operation] = deque()
         self._incoming: list[SampleRequest | ScoreRequest] = []
         self._closed_samplers: set[str] = set()
+        self._failure: MintError | None = None
         self._desk = SamplingDesk(self._answer, self._forward_options, options.max_rows)
         threading.Thread(target=self._work, name="mint-engine", daemon=True).start()
 
@@ -73,7 +74,26 @@ class Engine(Backend):
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._operations or self._incoming or self._desk.has_work())
-            self._turn()
+            try:
+                self._turn()
+            except BaseException as error:
+                self._stop(error)
+                raise
+
+    def _stop(self, error: BaseException) -> None:
+        """The worker cannot go on (a defect of ours): whoever waits is told, and so is whoever comes later."""
+        with self._wake:
+            self._failure = MintError(f"the engine has stopped: {error!r}; start the program again from a checkpoint")
+            requests = (*self._incoming, *self._desk.samples, *self._desk.scores)
+            futures = [future for future, _ in self._operations] + [request.future for request in requests]
+            self._operations.clear()
+        for future in futures:
+            if not future.done():
+                future.set_exception(self._failure)
+
+    def _check_running(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _turn(self) -> None:
         """At most one operation, then one step of sampling. Their order does not depend on timing: see `gate`."""
@@ -119,6 +139,7 @@ class Engine(Backend):
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         with self._wake:
+            self._check_running()
             self._gate.submitted(future)
             self._operations.append((future, operation))
             self._wake.notify()
@@ -130,6 +151,7 @@ class Engine(Backend):
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
         with self._wake:
+            self._check_running()
             self._gate.submitted(future)
             self._incoming.append(make(future))
             self._wake.notify()

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import logging
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -137,42 +138,43 @@ def test_without_pairs_the_rule_based_reward_is_used(finished, recipe: ModuleTyp
     assert summary["rl.reward_source_prm"] == 0.0 and summary["preference.test_pair_accuracy"] is None
 
 
+def readme_command(name: str) -> list[str]:
+    """The arguments of the README's command after the marker of that name."""
+    text = (RECIPE.parents[1] / "README.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- command: {name} -->\n```bash\n(.+)\n```", text)
+    assert found is not None, f"README.md has no command {name!r}"
+    program, script, *arguments = shlex.split(found.group(1))
+    assert (program, script) == ("python", "recipes/rlhf_pipeline.py")
+    return arguments
+
+
 @pytest.mark.parametrize("model", ["built in", "local folder"])
-def test_all_three_stages_from_files(model, finished, recipe: ModuleType, shared_data: Path, tmp_path: Path):
+def test_the_readmes_command_trains_all_three_stages_from_files(
+    model, finished, recipe: ModuleType, shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("data").symlink_to(shared_data)
     folder = make_random_model(tmp_path / "model", max_position_embeddings=1024) if model == "local folder" else None
-    recipe.main(
-        [
-            f"log_path={tmp_path / 'run'}",
-            *ONE_STEP,
-            *([f"sft.model_name={folder}"] if folder else []),
-            "sft.dataset_builder=recipe.supervised.data:FileSFTDatasetBuilder",
-            f"sft.dataset_builder.path={shared_data / 'gsm8k_train.jsonl'}",
-            "sft.dataset_builder.columns.prompt=question",
-            "sft.dataset_builder.columns.completion=answer",
-            "sft.dataset_builder.max_rows=40",
-            "sft.dataset_builder.examples.num_test=8",
-            "sft.dataset_builder.examples.batch_size=8",
-            "preference.dataset_builder=recipe.preference.data:FilePreferenceDatasetBuilder",
-            f"preference.dataset_builder.path={shared_data / 'preference_pairs.jsonl'}",
-            "preference.dataset_builder.max_rows=40",
-            "preference.dataset_builder.examples.max_length=1024",
-            "preference.dataset_builder.examples.on_too_long=drop",
-            "preference.dataset_builder.examples.batch_size=4",
-            "rl.dataset_builder=recipe.prompt_files:FileRLHFDatasetBuilder",
-            f"rl.dataset_builder.path={shared_data / 'preference_pairs.jsonl'}",
-            "rl.dataset_builder.max_rows=40",
-            "rl.dataset_builder.max_prompt_tokens=256",
-            "rl.dataset_builder.on_too_long=drop",
-            "rl.dataset_builder.num_test=4",
-            "rl.dataset_builder.group_size=2",
-            "rl.dataset_builder.groups_per_batch=2",
-            "rl.max_tokens=16",
-        ]
-    )
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    smaller = [
+        "sft.dataset_builder.max_rows=40",
+        "sft.dataset_builder.examples.num_test=8",
+        "sft.dataset_builder.examples.batch_size=8",
+        "preference.dataset_builder.max_rows=40",
+        "preference.dataset_builder.examples.batch_size=4",
+        "rl.dataset_builder.max_rows=40",
+        "rl.dataset_builder.num_test=4",
+        "rl.dataset_builder.group_size=2",
+        "rl.dataset_builder.groups_per_batch=2",
+        "rl.max_tokens=16",
+    ]
+    given = {argument.split("=")[0] for argument in smaller}
+    command = [argument for argument in readme_command("files") if argument.split("=")[0] not in given]
+    recipe.main([*command, *ONE_STEP, *smaller, *([f"sft.model_name={folder}"] if folder else [])])
+    run = tmp_path / "runs" / "files"
+    summary = json.loads((run / "summary.json").read_text())
     assert summary["sft.nll_after"] < summary["sft.nll_before"]
     assert isinstance(summary["rl.reward_after"], float)
-    assert "env/all/reward/total" in metrics_of(tmp_path / "run" / "rl")[0]
+    assert "env/all/reward/total" in metrics_of(run / "rl")[0]
 
 
 @pytest.mark.parametrize(

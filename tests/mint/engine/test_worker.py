@@ -45,3 +45,20 @@ def test_a_request_that_arrives_just_after_a_look_is_waited_for(
     assert events[:2] == [("looked", False), ("looked", False)]
     taken = events.index(("took", 1))
     assert events[taken - 1] == ("looked", True)
+
+
+def test_a_worker_that_breaks_leaves_nobody_waiting(tmp_path, tiny_model_dir, monkeypatch) -> None:
+    """A defect in the worker itself ends every open request, and later ones, with an error."""
+    service = mint.ServiceClient(home=str(tmp_path))
+    client = service.create_sampling_client(base_model=str(tiny_model_dir))
+
+    def broken_turn(snapshots) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(client._backend._desk, "turn", broken_turn)
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    prompt, params = types.ModelInput.from_ints([1, 2]), types.SamplingParams(max_tokens=2)
+    with pytest.raises(mint.MintError, match="the engine has stopped: RuntimeError"):
+        client.sample(prompt, 1, params).result(timeout=10)
+    with pytest.raises(mint.MintError, match="the engine has stopped"):
+        client.compute_logprobs(prompt)
