@@ -31,8 +31,9 @@ async def test_same_seed_gives_the_same_tokens_and_another_seed_others(
     complete = MintTokenCompleter(sampling_client, max_tokens=12)
     prompt = renderer.build_generation_prompt(QUESTION)
     one, same, other = await asyncio.gather(*(complete(prompt, [], seed=seed) for seed in (7, 7, 8)))
-    assert one == same
-    assert one.tokens != other.tokens
+    assert one.tokens == same.tokens != other.tokens
+    # Rows of one batch: the matrix product rounds them alike only up to the last bits.
+    assert one.logprobs == pytest.approx(same.logprobs, abs=1e-5)
     assert len(one.tokens) == len(one.logprobs) == 12
     assert one.stop_reason == "length"
 
