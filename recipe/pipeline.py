@@ -190,9 +190,10 @@ def summary_table(summary: Summary) -> str:
     nll_before, nll_after = summary["sft.nll_before"], summary["sft.nll_after"]
     change = f"{nll_after / nll_before - 1:+.0%}" if nll_before and nll_after else ""
     accuracy = summary["preference.test_pair_accuracy"]
+    stage_2_note = "" if summary["preference.state_path"] else "stage failed"
     rows = [
         ("SFT", "held-out NLL per token", _number(nll_before), _number(nll_after), change),
-        ("preference", "held-out pair accuracy", "", _number(accuracy), "" if accuracy else "stage failed"),
+        ("preference", "held-out pair accuracy", "", _number(accuracy), stage_2_note),
         ("RL", f"{name} on held-out prompts", _number(summary.get(f"rl.{name}_before")),
          _number(summary.get(f"rl.{name}_after")), "" if summary["rl.reward_source_prm"] else "rule-based reward"),
         ("", f"preferred to SFT by {name}", "", _percent(summary.get(f"rl.{name}_win_rate")), ""),

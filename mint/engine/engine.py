@@ -7,6 +7,7 @@ so that what is asked for at the same time is computed together and the same pro
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import itertools
 import threading
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from mint.service_client import EngineOptions
 
 T = TypeVar("T")
+_CLOSING_SECONDS = 10.0
+"""At exit, how long the operation under way may take to finish."""
 Operation = tuple[concurrent.futures.Future, Callable[[], object]]
 
 
@@ -66,19 +69,33 @@ class Engine(Backend):
         self._closed_samplers: set[str] = set()
         self._failure: MintError | None = None
         self._desk = SamplingDesk(self._answer, self._forward_options, options.max_rows)
-        threading.Thread(target=self._work, name="mint-engine", daemon=True).start()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._work, name="mint-engine", daemon=True)
+        self._thread.start()
+        atexit.register(self._close)
 
     # ---- the worker ----
 
     def _work(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._operations or self._incoming or self._desk.has_work())
+                self._wake.wait_for(
+                    lambda: self._is_closing or self._operations or self._incoming or self._desk.has_work()
+                )
+                if self._is_closing:
+                    return
             try:
                 self._turn()
             except BaseException as error:
                 self._stop(error)
                 raise
+
+    def _close(self) -> None:
+        """End the worker before the interpreter does: a thread cut off inside torch aborts the process."""
+        with self._wake:
+            self._is_closing = True
+            self._wake.notify_all()
+        self._thread.join(_CLOSING_SECONDS)
 
     def _stop(self, error: BaseException) -> None:
         """The worker cannot go on (a defect of ours): whoever waits is told, and so is whoever comes later."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,3 +64,17 @@ def test_a_worker_that_breaks_leaves_nobody_waiting(tmp_path, tiny_model_dir, mo
         client.sample(prompt, 1, params).result(timeout=10)
     with pytest.raises(mint.MintError, match="the engine has stopped"):
         client.compute_logprobs(prompt)
+
+
+def test_a_program_that_ends_in_the_middle_of_work_exits_cleanly(tmp_path, tiny_model_dir) -> None:
+    """The worker is let finish what it is at; cut off inside torch, it would abort the process."""
+    code = (
+        "import mint, sys; from mint import types;"
+        "client = mint.ServiceClient(home=sys.argv[1]).create_sampling_client(base_model=sys.argv[2]);"
+        "params = types.SamplingParams(max_tokens=400, seed=0, stop=[]);"
+        "one = client.sample(types.ModelInput.from_ints([1]), 1, types.SamplingParams(max_tokens=1, seed=0));"
+        "many = client.sample(types.ModelInput.from_ints([1, 2]), 64, params); one.result()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(tiny_model_dir)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
