@@ -63,7 +63,7 @@ def adam_step(
     """
     norm = float(torch.linalg.vector_norm(grads_F, dtype=torch.float64))
     if norm != norm or norm == float("inf"):
-        raise NonFiniteError("the accumulated gradient is not finite: no step was taken and the gradient was kept")
+        raise NonFiniteError("the accumulated gradient is not finite: no step was taken, the gradient was discarded")
     if 0 < options.grad_clip_norm < norm:
         grads_F = grads_F * (options.grad_clip_norm / norm)
     num_steps = state.num_steps + 1
@@ -78,7 +78,7 @@ def adam_step(
     if not bool(torch.isfinite(new_params_F).all()):
         # eps=0 with a zero gradient is 0/0; better no step than a ruined adapter.
         raise NonFiniteError(
-            "the step would make weights non-finite: nothing was updated; "
+            "the step would make weights non-finite: no step was taken, the gradient was discarded; "
             "use AdamParams.eps > 0 or a smaller learning rate"
         )
     metrics = {"grad_norm:mean": norm, "update_norm:mean": float(torch.linalg.vector_norm(new_params_F - params_F))}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from mint.seeds import derive_seed
 
 if TYPE_CHECKING:
     from mint.backend import CustomLoss
+
+
+T = TypeVar("T")
 
 
 class TrainingRun:
@@ -69,10 +72,18 @@ class TrainingRun:
         loss = get_loss(loss_fn)
         own_config, temperature = loss.resolve_config(loss_fn, config)
         arrays = datum_arrays(data, loss_fn, loss, self.base.decoder.shape)
-        if with_gradient:
-            result = self._accumulate(lambda p: p.loss_and_gradient(arrays, loss, own_config, temperature), len(data))
-        else:
-            result = self._forward_pass(self.weights()).loss_only(arrays, loss, own_config, temperature)
+        if not with_gradient:
+            return _output(self._forward_pass(self.weights()).loss_only(arrays, loss, own_config, temperature), {})
+
+        def run(forward_pass: ForwardPass, i_datums: slice) -> LossResult:
+            return forward_pass.loss_and_gradient(arrays[i_datums], loss, own_config, temperature)
+
+        result, gradient_F = self._gradient(lambda forward_pass: run(forward_pass, slice(None)))
+        if not _is_finite(gradient_F):
+            # One more pass for each datum: only a failed request pays for it.
+            alone = [self._gradient(lambda p, i=i: run(p, slice(i, i + 1)))[1] for i in range(len(data))]
+            _refuse_gradient([i for i, datum_gradient_F in enumerate(alone) if not _is_finite(datum_gradient_F)])
+        self._accumulate(gradient_F)
         return _output(result, {})
 
     def forward_backward_custom(self, data: Sequence[types.Datum], loss_fn: CustomLoss) -> types.ForwardBackwardOutput:
@@ -88,26 +99,32 @@ class TrainingRun:
                 )
             return answer
 
-        result, metrics = self._accumulate(lambda p: p.custom_loss_and_gradient(arrays, loss), len(data))
+        (result, metrics), gradient_F = self._gradient(lambda p: p.custom_loss_and_gradient(arrays, loss))
+        if not _is_finite(gradient_F):
+            _refuse_gradient([])
+        self._accumulate(gradient_F)
         return _output(result, metrics)
 
     def _forward_pass(self, weights: LoraWeights) -> ForwardPass:
         return ForwardPass(self.base.decoder, weights, self._options)
 
-    def _accumulate(self, run: Callable[[ForwardPass], Any], num_datums: int) -> Any:
-        """Run with a fresh gradient buffer and add it to what has accumulated, only if all went well."""
-        fresh_F = torch.zeros_like(self._params_F)
+    def _gradient(self, run: Callable[[ForwardPass], T]) -> tuple[T, Tensor]:
+        """What `run` returns, and the gradient it leaves, in a buffer of its own."""
+        gradient_F = torch.zeros_like(self._params_F)
         leaves = [view.detach().requires_grad_() for view in self.layout.views(self._params_F)]
-        for leaf, gradient in zip(leaves, self.layout.views(fresh_F), strict=True):
+        for leaf, gradient in zip(leaves, self.layout.views(gradient_F), strict=True):
             leaf.grad = gradient
-        result = run(self._forward_pass(self.layout.weights(leaves)))
-        if not bool(torch.isfinite(fresh_F).all()):
-            raise NonFiniteError(f"the gradient of datums 0 to {num_datums - 1} is not finite: nothing was updated")
-        self._grads_F = fresh_F if self._grads_F is None else self._grads_F + fresh_F
-        return result
+        return run(self._forward_pass(self.layout.weights(leaves))), gradient_F
+
+    def _accumulate(self, gradient_F: Tensor) -> None:
+        self._grads_F = gradient_F if self._grads_F is None else self._grads_F + gradient_F
 
     def optim_step(self, params: types.AdamParams) -> types.OptimStepResponse:
-        """Apply the accumulated gradient and clear it."""
+        """Apply the accumulated gradient and clear it.
+
+        A gradient or step that is not finite is refused: weights and optimizer stay as they are. The gradient is
+        cleared then too, since no later step could use a sum that holds it.
+        """
         if not isinstance(params, types.AdamParams):
             raise InvalidRequest(
                 f"optim_step takes AdamParams, not {type(params).__name__}: the optimizer here is AdamW"
@@ -115,8 +132,8 @@ class TrainingRun:
         check_adam_params(params)
         if self._grads_F is None:
             raise InvalidRequest("optim_step: no gradient has accumulated; call forward_backward first")
-        self._params_F, self._adam, metrics = adam_step(self._params_F, self._grads_F, self._adam, params)
-        self._grads_F = None
+        gradient_F, self._grads_F = self._grads_F, None
+        self._params_F, self._adam, metrics = adam_step(self._params_F, gradient_F, self._adam, params)
         return types.OptimStepResponse(metrics=metrics)
 
     def weights(self) -> LoraWeights:
@@ -154,6 +171,16 @@ class TrainingRun:
         self._params_F, self._adam, self._grads_F, self.parent = params_F, adam, None, parent
         if rng is not None:
             self._seed, self._num_snapshots = int(rng["seed"]), int(rng["num_snapshots"])
+
+
+def _is_finite(gradient_F: Tensor) -> bool:
+    return bool(torch.isfinite(gradient_F).all())
+
+
+def _refuse_gradient(bad: Sequence[int]) -> NoReturn:
+    """bad: the datums whose own gradient is not finite; none where only the sum is not, or where it is unknown."""
+    whose = f"the gradient of datum {', '.join(map(str, bad))}" if bad else "the gradient of these datums together"
+    raise NonFiniteError(f"{whose} is not finite: nothing was updated")
 
 
 def _output(result: LossResult, metrics: Mapping[str, float]) -> types.ForwardBackwardOutput:

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import chz
 
+from envs.data_rows import read_rows
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
-from recipe.conversation_files import read_rows
 from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit, prompt_key
 from renderers import Message
 
@@ -85,7 +85,7 @@ def read_pairs(
     subset: str | None = None,
     max_rows: int | None = None,
 ) -> list[PreferencePair]:
-    """The pairs of a file or hub dataset (see `conversation_files.read_rows`), in order."""
+    """The pairs of a file or hub dataset (see `envs.data_rows.read_rows`), in order."""
     pairs: list[PreferencePair] = []
     for line, row in read_rows(path, split=split, subset=subset, max_rows=max_rows):
         origin = f"{path}, line {line}"

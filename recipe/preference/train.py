@@ -20,11 +20,12 @@ import chz
 import torch
 
 from mint import types
-from mint.errors import InvalidRequest
+from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
 from recipe import checkpoint_utils
 from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
 from recipe.model_info import get_context_length, resolve_renderer_name
+from recipe.numeric_faults import NonFiniteConfig, NumericFaults, step_outcome
 from recipe.optimizer_config import AdamConfig
 from recipe.preference.data import batch_of_step, num_batches
 from recipe.preference.losses import bradley_terry, pair_statistics
@@ -83,6 +84,8 @@ class Config:
     save_every: int = 0
     # How long periodic checkpoints are kept, in seconds; the final one stays. None: for good.
     ttl_seconds: int | None = None
+    # What happens when a loss or gradient is not finite.
+    non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
     # Everything random follows from this: the new adapter and the order of the pairs.
     seed: int = 0
 
@@ -154,6 +157,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
             record=record,
             load_checkpoint_path=config.load_checkpoint_path,
         )
+        faults = await NumericFaults.open(config.non_finite, client, config.log_path, identity, record)
         base_client = None
         if config.readout.subtracts_base:
             base_client = await service.create_sampling_client_async(base_model=config.model_name)
@@ -172,7 +176,10 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
                 batch.datums_D, pair_loss(batch, config.readout, base_logprobs_D)
             )
             step_future = client.optim_step(adam_params)
-            metrics |= step_metrics(batch, await loss_future, await step_future)
+            try:
+                metrics |= step_metrics(batch, *await step_outcome(loss_future, step_future))
+            except NonFiniteError as error:
+                metrics |= await faults.handle(error, step)
 
             metrics |= {
                 "learning_rate": adam_params.learning_rate,
@@ -190,6 +197,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
                     step=step + 1,
                     identity=identity,
                     ttl_seconds=config.ttl_seconds,
+                    loop_state=faults.loop_state(),
                 )
 
         done_steps = max(first_step, num_steps)
@@ -202,7 +210,10 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
             config.log_path,
             step=done_steps,
             identity=identity,
-            loop_state={SCORER_KEY: scorer_state(config.readout, RewardScale.of(rewards.all_rewards()))},
+            loop_state={
+                **faults.loop_state(),
+                SCORER_KEY: scorer_state(config.readout, RewardScale.of(rewards.all_rewards())),
+            },
         )
     return _result(config.log_path, record)
 

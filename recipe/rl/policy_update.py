@@ -17,6 +17,7 @@ from typing import TypeVar
 import mint
 from mint import types
 from mint.errors import InvalidRequest, nearest_name
+from recipe.numeric_faults import step_outcome
 from recipe.rl.datums import TrainingSequence
 from recipe.rl.metrics import TrainedSequence
 
@@ -93,11 +94,11 @@ async def update_policy(
     trained_D: list[TrainedSequence] = []
     loss_sum, metrics = 0.0, {}
     for part_D, backward, optim_step in submitted:
-        output = await backward
+        output, response = await step_outcome(backward, optim_step)
         loss_sum += output.metrics["loss:sum"]
         for sequence, outputs in zip(part_D, output.loss_fn_outputs, strict=True):
             trained_D.append(TrainedSequence(sequence, outputs["logprobs"].to_numpy()))
-        metrics = (await optim_step).metrics or {}
+        metrics = response.metrics or {}
     num_tokens = sum(sequence.num_sampled for sequence in sequences_D)
     return PolicyUpdate(
         trained_D,

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import chz
 
 from mint import types
-from mint.errors import InvalidRequest
+from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
 from recipe import checkpoint_utils
 from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
 from recipe.evaluators import Evaluator, run_evaluators
 from recipe.model_info import get_context_length, resolve_renderer_name
+from recipe.numeric_faults import NonFiniteConfig, NumericFaults, step_outcome
 from recipe.optimizer_config import AdamConfig
 from recipe.run_log import RunLog, read_metrics
 from recipe.schedules import LRSchedule, check_learning_rate, scheduled_learning_rate
@@ -63,6 +64,8 @@ class Config:
     save_every: int = 20
     # How long periodic checkpoints are kept, in seconds; the final one stays. None: for good.
     ttl_seconds: int | None = None
+    # What happens when a loss or gradient is not finite.
+    non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
     # Everything random follows from this: the new adapter and the order of the data.
     seed: int = 0
 
@@ -127,6 +130,7 @@ async def main(
             record=record,
             load_checkpoint_path=config.load_checkpoint_path,
         )
+        faults = await NumericFaults.open(config.non_finite, client, config.log_path, identity, record)
         batches = BatchCursor(dataset, config.seed)
         data = batches.at(first_step) if first_step < num_steps else []
         for step in range(first_step, num_steps):
@@ -138,7 +142,10 @@ async def main(
             loss_future = client.forward_backward(mean_normalised(data), "cross_entropy")
             step_future = client.optim_step(adam_params)
             next_data = batches.at(step + 1) if step + 1 < num_steps else []  # while the engine computes
-            metrics |= step_metrics(data, await loss_future, await step_future)
+            try:
+                metrics |= step_metrics(data, *await step_outcome(loss_future, step_future))
+            except NonFiniteError as error:
+                metrics |= await faults.handle(error, step)
 
             metrics |= {
                 "learning_rate": adam_params.learning_rate,
@@ -157,13 +164,19 @@ async def main(
                     step=step + 1,
                     identity=identity,
                     ttl_seconds=config.ttl_seconds,
+                    loop_state=faults.loop_state(),
                 )
 
         done_steps = max(first_step, num_steps)
         if evaluators:
             log.metrics(await run_evaluators(evaluators, client) | {"progress/done_frac": 1.0}, step=done_steps)
         record = await checkpoint_utils.save_checkpoint(
-            client, checkpoint_utils.FINAL_NAME, config.log_path, step=done_steps, identity=identity
+            client,
+            checkpoint_utils.FINAL_NAME,
+            config.log_path,
+            step=done_steps,
+            identity=identity,
+            loop_state=faults.loop_state(),
         )
     return _result(config.log_path, record)
 

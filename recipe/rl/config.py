@@ -1,0 +1,102 @@
+"""Settings of a run of reinforcement learning."""
+
+from __future__ import annotations
+
+import chz
+
+from mint.errors import InvalidRequest
+from recipe.numeric_faults import NonFiniteConfig
+from recipe.optimizer_config import AdamConfig
+from recipe.rl.kl import KLReferenceConfig
+from recipe.rl.policy_update import PolicyLoss
+from recipe.rl.types import RLDatasetBuilder
+from recipe.schedules import LRSchedule, check_learning_rate
+
+
+@chz.chz(typecheck=True)
+class Config:
+    """A run. The names are MinT's; `optimizer`, `eval_temperature` and `seed` are added."""
+
+    # Base model: "mint-tiny", a local folder or a hub id.
+    model_name: str
+    # Makes the groups of environments to train on and to be tested on; the renderer is its affair.
+    dataset_builder: RLDatasetBuilder
+    # Folder of the run; an existing run in it is resumed.
+    log_path: str
+    # Adam's highest step size.
+    learning_rate: float
+    # Most tokens sampled in one turn.
+    max_tokens: int
+    # Sampling temperature of training; the loss is taken at the same temperature where the backend can.
+    temperature: float = 1.0
+    # How the learning rate falls over the iterations: "constant", "linear" or "cosine".
+    lr_schedule: LRSchedule = "constant"
+    # Iterations over which it first rises to its highest.
+    warmup_steps: int = 0
+    # Rank of the LoRA adapter.
+    lora_rank: int = 32
+    # mint:// path of weights to start from, with a fresh optimizer; None draws a new adapter.
+    load_checkpoint_path: str | None = None
+    # One of policy_update.POLICY_LOSSES.
+    loss_fn: str = "importance_sampling"
+    # Settings of that loss, such as {"clip_low_threshold": 0.8}.
+    loss_fn_config: dict[str, float] | None = None
+    # Optimizer steps per iteration, each on its share of the batch.
+    num_substeps: int = 1
+    # Adam, the learning rate aside.
+    optimizer: AdamConfig = chz.field(default_factory=AdamConfig)
+    # Cost of one nat of KL per token, taken off the advantages; 0 means none.
+    kl_penalty_coef: float = 0.0
+    # What KL is measured against; given with a coefficient of 0, KL is reported only.
+    kl_reference_config: KLReferenceConfig | None = None
+    # Leave groups whose members all have the same reward out of the update.
+    remove_constant_reward_groups: bool = False
+    # Iterations at most; None means every batch of the dataset once.
+    max_steps: int | None = None
+    # Evaluate before every such iteration and at the end; 0 means never.
+    eval_every: int = 20
+    # Sampling temperature of evaluation; 0 is argmax.
+    eval_temperature: float = 1.0
+    # Save after every such iteration; 0 means only at the end.
+    save_every: int = 20
+    # Life of checkpoints other than the last one; None means for good.
+    ttl_seconds: int | None = None
+    # Groups per iteration written as text beside the exported rollouts.
+    num_groups_to_log: int = 4
+    # Write rollouts/iteration_000012.jsonl and rollouts/test_000012.jsonl.
+    rollout_json_export: bool = True
+    # Server; None means MINT_BASE_URL, and without that the embedded engine.
+    base_url: str | None = None
+    # What happens when a loss or gradient is not finite.
+    non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
+    # Of the new adapter and of every rollout.
+    seed: int = 0
+
+    # typecheck=True checks types last; the rules below compare numbers.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
+
+    @chz.validate
+    def _check(self) -> None:
+        PolicyLoss(self.loss_fn)
+        check_learning_rate(self)
+        at_least_one = {"max_tokens": self.max_tokens, "lora_rank": self.lora_rank, "num_substeps": self.num_substeps}
+        if self.max_steps is not None:
+            at_least_one["max_steps"] = self.max_steps
+        for name, value in at_least_one.items():
+            if value < 1:
+                raise InvalidRequest(f"{name}={value}: must be at least 1.")
+        for name in ("eval_every", "save_every", "num_groups_to_log", "eval_temperature"):
+            if getattr(self, name) < 0:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: must not be negative.")
+        if self.temperature <= 0:
+            raise InvalidRequest(
+                f"temperature={self.temperature}: must be positive; at temperature 0 all members of a group would be "
+                "the same."
+            )
+        if self.kl_penalty_coef < 0 or (self.kl_penalty_coef > 0 and self.kl_reference_config is None):
+            raise InvalidRequest(
+                f"kl_penalty_coef={self.kl_penalty_coef}: must not be negative, and needs a reference; set"
+                " kl_reference_config.base_model (and kl_reference_config.load_checkpoint_path)."
+            )
+        if "temperature" in (self.loss_fn_config or {}):
+            raise InvalidRequest("loss_fn_config has 'temperature'; set the config's own temperature instead.")
