@@ -7,10 +7,10 @@ from typing import Any, Literal, cast
 
 import chz
 
+from envs.data_rows import read_rows
 from envs.rlhf import RLHFDatasetBuilder
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
-from recipe.conversation_files import read_rows
 from recipe.tokenizer_utils import get_tokenizer
 from renderers import Message, get_renderer, validate_messages
 

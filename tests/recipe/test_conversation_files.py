@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from envs.data_rows import read_rows
 from mint.errors import InvalidRequest
-from recipe.conversation_files import ConversationColumns, read_conversations, read_rows
+from recipe.conversation_files import ConversationColumns, read_conversations
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 
