@@ -75,11 +75,12 @@ def adam_step(
     decayed_F = params_F * (1 - options.learning_rate * options.weight_decay)
     step_size = options.learning_rate / first_correction
     new_params_F = torch.addcdiv(decayed_F, first_F, denominator_F, value=-step_size)
-    if not bool(torch.isfinite(new_params_F).all()):
-        # eps=0 with a zero gradient is 0/0; better no step than a ruined adapter.
+    if not bool(torch.isfinite(new_params_F).all() & torch.isfinite(second_F).all()):
+        # eps=0 with a zero gradient is 0/0; the square of a large gradient overflows, and an infinite second moment
+        # would freeze its parameters for good. Better no step than a ruined adapter.
         raise NonFiniteError(
-            "the step would make weights non-finite: no step was taken, the gradient was discarded; "
-            "use AdamParams.eps > 0 or a smaller learning rate"
+            "the step would make weights or Adam's moments non-finite: no step was taken, the gradient was discarded; "
+            "use AdamParams.eps > 0, a smaller learning rate, or look for extreme weights or advantages"
         )
     metrics = {"grad_norm:mean": norm, "update_norm:mean": float(torch.linalg.vector_norm(new_params_F - params_F))}
     return new_params_F, AdamState(num_steps, first_F, second_F), metrics

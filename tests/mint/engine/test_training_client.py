@@ -95,6 +95,33 @@ def test_only_the_datum_with_the_bad_loss_is_named(make_client):
         make_client().forward_backward([fine, fine, bad], "importance_sampling").result()
 
 
+def test_a_gradient_that_overflows_names_its_datum(make_client):
+    """The loss itself is finite."""
+    client = make_client()
+    fine = datum([4, 5], weights=[1.0, 1.0], advantages=[1.0, 1.0], logprobs=[-9.0, -9.0])
+    on_policy = logprobs_of(client, [sft([4, 5])])
+    huge = datum([4, 5], weights=[1.0, 1.0], advantages=[3.4e38, -3.4e38], logprobs=on_policy)
+    assert np.isfinite(client.forward([fine, huge], "importance_sampling").result().metrics["loss:sum"])
+    with pytest.raises(errors.NonFiniteError, match="the gradient of datum 1 is not finite: nothing was updated"):
+        client.forward_backward([fine, huge], "importance_sampling").result()
+    with pytest.raises(errors.InvalidRequest, match="no gradient has accumulated"):
+        client.optim_step(ADAM).result()
+
+
+def test_a_refused_step_leaves_weights_and_optimizer_and_clears_the_gradient(make_client):
+    """The square of a gradient of 1e30 is beyond float32: Adam's second moment would be infinite for good."""
+    disturbed, calm = make_client(), make_client()
+    disturbed.forward_backward([datum([4, 5, 6], weights=[1e30, -1e30, 1.0])], "cross_entropy").result()
+    with pytest.raises(errors.NonFiniteError, match="Adam's moments non-finite: no step was taken"):
+        disturbed.optim_step(ADAM).result()
+    with pytest.raises(errors.InvalidRequest, match="no gradient has accumulated"):
+        disturbed.optim_step(ADAM).result()
+    for client in (disturbed, calm):
+        client.forward_backward([A], "cross_entropy").result()
+        client.optim_step(ADAM).result()
+    assert logprobs_of(disturbed) == logprobs_of(calm)
+
+
 def test_tenants_do_not_see_each_other(make_client):
     """Eight clients interleaved end with the weights of eight separate runs."""
 
