@@ -19,9 +19,11 @@ The text is that of the official chat template. Deliberate differences:
   empty block. The official template, with thinking off, still writes reasoning that a last reply brings along.
 - Content must be a string; the official template writes other content as nothing.
 
-Reasoning is left out of history, so the prompt of a second turn does not begin with the first prompt and reply: a
-conversation of several turns is several training examples ("qwen3_instruct" excepted). An assistant message at the end
-is written as a last reply even when a prompt for another one follows it.
+Reasoning is left out of history, so a second prompt written from messages does not begin with the first prompt and
+reply: a conversation of several turns is several training examples ("qwen3_instruct" excepted). An episode goes on from
+the sampled tokens instead (`build_continuation`). Then "qwen3" writes the history anew after each question, as the
+template does, but not after tool results; "qwen3_disable_thinking" keeps the empty blocks that the replies were sampled
+behind. An assistant message at the end is written as a last reply even when a prompt for another one follows it.
 """
 
 from __future__ import annotations
@@ -160,6 +162,16 @@ class Qwen3Renderer(Renderer):
             trailer=self._line_break,
             i_message=i_message,
         )
+
+    # --- going on after a reply ---
+
+    def end_of_turn(self, reply_tokens: Sequence[int]) -> list[int] | None:
+        """A reply that ended otherwise, with the end of text say, gets the end of turn behind it."""
+        return [] if list(reply_tokens[-1:]) == [self._end_id] else [self._end_id]
+
+    def rewrites_reply(self, messages: Sequence[Message], i_reply: int) -> bool:
+        """A new question takes the reasoning out of the replies before it."""
+        return self.thinking is Thinking.ENABLED and _last_query(messages) > i_reply
 
     # --- tokens to a message ---
 

@@ -58,10 +58,9 @@ class RenderedMessage:
 class Renderer(ABC):
     """Turns messages into tokens and back, for one chat format and one tokenizer. Stateless and picklable.
 
-    has_extension_property says whether the prompt of the next turn begins with the last prompt and the reply that was
-    sampled to it. Where it does not (reasoning is left out of history), the turns of an episode are separate training
-    examples. Even where it does, a reply keeps its tokens only if the tokenizer would have cut its text the same way:
-    whoever merges turns compares the tokens.
+    has_extension_property says whether a prompt that is written from messages begins with the prompt of the turn before
+    and the reply to it; it does not where, say, reasoning is left out of history. Even where it does, a sampled reply
+    keeps its tokens only if the tokenizer would have cut its text the same way. `build_continuation` keeps them always.
     """
 
     has_extension_property: bool = False
@@ -100,6 +99,46 @@ class Renderer(ABC):
         rendered = self.render_messages(messages, tools, is_prompt=True)
         tokens = [token for message in rendered for token in message.tokens] + self.generation_header()
         return types.ModelInput.from_ints(tokens + self.encoder.encode(prefill or ""))
+
+    def build_continuation(
+        self,
+        reply_tokens: Sequence[int],
+        messages: Sequence[Message],
+        num_new: int,
+        tools: Sequence[ToolSpec] | None = None,
+    ) -> list[int] | None:
+        """What follows a sampled reply in the next prompt, which is the last prompt, the reply as sampled, and this.
+
+        messages: the whole conversation; the last `num_new` came after the reply. None where the reply's turn cannot be
+        ended, or where the format writes the reply in another way now: the prompt then has to be written anew.
+        """
+        validate_messages(messages)
+        i_reply = len(messages) - num_new - 1
+        ending = self.end_of_turn(reply_tokens)
+        if ending is None or self.rewrites_reply(messages, i_reply):
+            return None
+        parts = self.render_messages(messages, tools, is_prompt=True)
+        tokens = list(ending)
+        for part in parts:
+            if part.i_message == i_reply:
+                tokens += part.trailer
+            elif part.i_message is not None and part.i_message > i_reply:
+                tokens += part.tokens
+        return tokens + self.generation_header()
+
+    def end_of_turn(self, reply_tokens: Sequence[int]) -> list[int] | None:
+        """The tokens that a sampled reply lacks to end its turn: none after a regular stop. None: it cannot be ended.
+
+        By default only the first of `get_stop_sequences()` ends a turn.
+        """
+        stop = self.get_stop_sequences()[0]
+        if isinstance(stop, str):
+            return [] if self.encoder.decode(list(reply_tokens)).endswith(stop) else None
+        return [] if list(reply_tokens[-1:]) == [stop] else None
+
+    def rewrites_reply(self, messages: Sequence[Message], i_reply: int) -> bool:
+        """Whether the format now leaves out something of the reply at `i_reply`; by default it never does."""
+        return False
 
     def build_supervised_example(
         self,

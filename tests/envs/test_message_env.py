@@ -77,7 +77,8 @@ async def test_next_prompt_holds_the_whole_conversation(renderer: Renderer, samp
     assert not result.episode_done
     assert "parse_error" not in result.metrics
     prompt = tokenizer.decode(result.next_observation.to_ints())
-    assert prompt.startswith("<|im_start|>user\ncount<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n")
+    first = "<|im_start|>user\ncount<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\none<|im_end|>\n"
+    assert prompt.startswith(first + "<|im_start|>user\n")
     assert prompt.endswith("more<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")
     result = await env.step(sampled("two" + END), extra={"stop_reason": "stop"})
     assert result.metrics == {**NOTHING_WRONG, "num_replies": 2.0}
