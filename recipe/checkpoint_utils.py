@@ -1,20 +1,31 @@
-"""A run's checkpoints.jsonl, and starting or resuming a training client from it."""
+"""A run's checkpoints.jsonl, and starting or resuming a training client from it.
+
+A run is resumed from its newest checkpoint that is whole. One that is damaged or gone is named in a warning, an older
+one is used, and the steps after that are done again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mint.errors import InvalidRequest
+from mint.atomic_files import check_writable, storage_errors
+from mint.errors import CheckpointError, InvalidRequest, NotFound
 from recipe import journal
 
 if TYPE_CHECKING:
     import mint
 
+logger = logging.getLogger(__name__)
+
 CHECKPOINTS_FILE = "checkpoints.jsonl"
+UNUSABLE_FILE = "checkpoints_unusable.jsonl"
 FINAL_NAME = "final"
 
 
@@ -53,10 +64,15 @@ class CheckpointRecord:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> CheckpointRecord:
-        """The record of a JSON object; InvalidRequest when `name` or `step` is missing."""
+        """The record of a JSON object; InvalidRequest when `name` or `step` is missing or a value has another type."""
         missing = [key for key in ("name", "step") if key not in values]
         if missing:
             raise InvalidRequest(f"checkpoint record {values!r} has no {' and no '.join(missing)}; remove the line")
+        for key, kinds in _TYPES.items():
+            if key in values and (not isinstance(values[key], kinds) or isinstance(values[key], bool)):
+                raise InvalidRequest(
+                    f"checkpoint record {values!r}: {key} is of type {type(values[key]).__name__}; remove the line"
+                )
         known = {key: values[key] for key in _KNOWN_KEYS if key in values}
         return cls(**known, extra={key: value for key, value in values.items() if key not in _KNOWN_KEYS})
 
@@ -66,6 +82,16 @@ class CheckpointRecord:
         return self.name == FINAL_NAME
 
 
+_TYPES: dict[str, tuple[type, ...]] = {
+    "name": (str,),
+    "step": (int,),
+    "state_path": (str, type(None)),
+    "sampler_path": (str, type(None)),
+    "loop_state": (dict,),
+    "base_model": (str, type(None)),
+    "renderer": (str, type(None)),
+    "lora_rank": (int, type(None)),
+}
 _KNOWN_KEYS = tuple(f.name for f in dataclasses.fields(CheckpointRecord) if f.name != "extra")
 
 
@@ -115,7 +141,8 @@ async def save_checkpoint(
         lora_rank=identity.lora_rank,
     )
     folder = Path(log_path).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     await asyncio.to_thread(journal.append_line, folder / CHECKPOINTS_FILE, record.to_dict())
     return record
 
@@ -138,17 +165,106 @@ def check_resume_identity(
             )
 
 
-def find_resume_record(log_path: str | Path, identity: RunIdentity) -> CheckpointRecord | None:
-    """The record to resume from, or None for a new run. InvalidRequest when the run was made with another identity."""
-    record = get_last_checkpoint(log_path)
-    if record is not None:
+async def find_resume_record(
+    log_path: str | Path, identity: RunIdentity, service: mint.ServiceClient
+) -> CheckpointRecord | None:
+    """The record to resume from, or None for a new run.
+
+    That is the newest whose checkpoint is whole: on local storage every byte is compared with what was saved, a server
+    is asked whether it has it. Each newer one is named in a warning. Changes nothing on disk. Where a server has none,
+    it is the newest: some servers cannot be asked, and opening it will tell.
+
+    Raises InvalidRequest when the run was made with another identity, CheckpointError when checkpoints are recorded and
+    none of them can be used, and StorageError when an unfinished run's log_path cannot be written.
+    """
+    folder = Path(log_path).expanduser()
+    records = [record for record in load_records(folder) if record.state_path is not None]
+    problems: list[str] = []
+    for record in reversed(records):
         check_resume_identity(
             record,
             base_model=identity.base_model,
             lora_rank=identity.lora_rank,
             renderer_name=identity.renderer_name,
         )
-    return record
+        problem = await _problem_with(record, service)
+        if problem is None:
+            if problems:
+                logger.warning("%s: going on from the older checkpoint %r, step %d", folder, record.name, record.step)
+            if not record.is_final:
+                check_writable(folder)
+            return record
+        logger.warning("%s: checkpoint %r, step %d, is not used: %s", folder, record.name, record.step, problem)
+        problems.append(problem)
+    if problems and not _is_embedded(service):
+        return records[-1]
+    if problems:
+        raise CheckpointError(
+            f"{folder / CHECKPOINTS_FILE} lists {len(problems)} checkpoints and none can be used; the newest: "
+            f"{problems[0]}. Put the files back, or use another log_path to start a new run; nothing was changed"
+        )
+    check_writable(folder)
+    return None
+
+
+async def _problem_with(record: CheckpointRecord, service: mint.ServiceClient) -> str | None:
+    """What is wrong with a recorded checkpoint, or None. Of a final one the weights for sampling count too: a finished
+    stage hands them on."""
+    assert record.state_path is not None, f"record {record.name!r} has no state_path"
+    paths = [record.state_path]
+    if record.is_final and record.sampler_path is not None:
+        paths.append(record.sampler_path)
+    for path in paths:
+        try:
+            await _check_checkpoint(path, service)
+        except (CheckpointError, NotFound, InvalidRequest) as error:
+            return str(error)
+    return None
+
+
+async def _check_checkpoint(path: str, service: mint.ServiceClient) -> None:
+    rest = service.create_rest_client()
+    if _is_embedded(service):
+        await rest.verify_checkpoint_from_tinker_path_async(path)
+        return
+    with _server_refusals(path):
+        await rest.get_weights_info_by_tinker_path(path)
+
+
+def _is_embedded(service: object) -> bool:
+    import mint
+
+    return isinstance(service, mint.ServiceClient)
+
+
+@contextmanager
+def _server_refusals(path: str) -> Generator[None]:
+    """Within the block, a server's answer that it cannot give this checkpoint is a CheckpointError. Anything else (no
+    connection, no right, a fault of the server) says nothing about the checkpoint and passes."""
+    import tinker
+
+    try:
+        yield
+    except (tinker.BadRequestError, tinker.NotFoundError, tinker.UnprocessableEntityError) as error:
+        raise CheckpointError(
+            f"the server cannot give {path} ({error}); to go on from an older checkpoint, remove its line from "
+            f"{CHECKPOINTS_FILE}"
+        ) from error
+
+
+def set_aside_later_records(log_path: str | Path, step: int) -> None:
+    """Move the records of steps after `step` to checkpoints_unusable.jsonl, for a run that goes on from `step`.
+
+    They could not be used, and must not come back half-way through the steps that are done again (a disk that was not
+    mounted for a while): metrics.jsonl no longer has their lines. The caller holds the run's lock.
+    """
+    path = Path(log_path) / CHECKPOINTS_FILE
+    records = journal.read_lines(path)
+    later = [record for record in records if record["step"] > step]
+    if later:
+        for record in later:
+            journal.append_line(path.with_name(UNUSABLE_FILE), record)
+        journal.rewrite_lines(path, [record for record in records if record["step"] <= step])
 
 
 async def open_training_client(
@@ -168,9 +284,10 @@ async def open_training_client(
     metadata = {"renderer_name": identity.renderer_name} if identity.renderer_name else {}
     if record is not None:
         assert record.state_path is not None, f"record {record.name!r} has no state_path to resume from"
-        return await service.create_training_client_from_state_with_optimizer_async(
-            record.state_path, user_metadata=metadata
-        )
+        with nullcontext() if _is_embedded(service) else _server_refusals(record.state_path):
+            return await service.create_training_client_from_state_with_optimizer_async(
+                record.state_path, user_metadata=metadata
+            )
     if load_checkpoint_path is None:
         return await service.create_lora_training_client_async(
             identity.base_model, rank=identity.lora_rank, seed=seed, user_metadata=metadata

@@ -14,6 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import chz
@@ -137,8 +138,8 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
     """
     renderer_name = resolve_renderer_name(config.renderer_name, config.model_name)
     identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
-    record = checkpoint_utils.find_resume_record(config.log_path, identity)
     service = service or _service_from_environment()
+    record = await checkpoint_utils.find_resume_record(config.log_path, identity, service)
 
     renderer = get_renderer(renderer_name, get_tokenizer(config.model_name))
     train, test = load_pairs(config, renderer, await get_context_length(service, config.model_name))
@@ -158,6 +159,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
             load_checkpoint_path=config.load_checkpoint_path,
         )
         faults = await NumericFaults.open(config.non_finite, client, config.log_path, identity, record)
+        save = partial(checkpoint_utils.save_checkpoint, client, log_path=config.log_path, identity=identity)
         base_client = None
         if config.readout.subtracts_base:
             base_client = await service.create_sampling_client_async(base_model=config.model_name)
@@ -190,30 +192,17 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
             }
             log.metrics(metrics, step=step)
             if config.save_every > 0 and (step + 1) % config.save_every == 0 and step + 1 < num_steps:
-                await checkpoint_utils.save_checkpoint(
-                    client,
-                    f"{step + 1:06d}",
-                    config.log_path,
-                    step=step + 1,
-                    identity=identity,
-                    ttl_seconds=config.ttl_seconds,
-                    loop_state=faults.loop_state(),
+                await save(
+                    f"{step + 1:06d}", step=step + 1, ttl_seconds=config.ttl_seconds, loop_state=faults.loop_state()
                 )
 
         done_steps = max(first_step, num_steps)
         rewards = await evaluation.run(client)
         if test.pairs:
             log.metrics(evaluation.metrics(rewards) | {"progress/done_frac": 1.0}, step=done_steps)
-        record = await checkpoint_utils.save_checkpoint(
-            client,
-            checkpoint_utils.FINAL_NAME,
-            config.log_path,
-            step=done_steps,
-            identity=identity,
-            loop_state={
-                **faults.loop_state(),
-                SCORER_KEY: scorer_state(config.readout, RewardScale.of(rewards.all_rewards())),
-            },
+        scorer = scorer_state(config.readout, RewardScale.of(rewards.all_rewards()))
+        record = await save(
+            checkpoint_utils.FINAL_NAME, step=done_steps, loop_state={**faults.loop_state(), SCORER_KEY: scorer}
         )
     return _result(config.log_path, record)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mint
@@ -60,14 +61,14 @@ async def main(
     """
     renderer_name = getattr(config.dataset_builder, "renderer_name", None)
     identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
-    record = find_resume_record(config.log_path, identity)
+    service_client: mint.ServiceClient = service or mint.ServiceClient(base_url=config.base_url)
+    record = await find_resume_record(config.log_path, identity, service_client)
     start = record.step if record else 0
     train_dataset, test_dataset = await config.dataset_builder()
     num_iterations = _num_iterations(config, train_dataset)
     if record is not None and record.is_final and start >= num_iterations:
         logger.info("%s holds a finished run of %d iterations", config.log_path, start)
         return _result(config, record)
-    service_client: mint.ServiceClient = service or mint.ServiceClient(base_url=config.base_url)
 
     with RunLog(config.log_path, config=config, resume_step=start if record else None) as log:
         training_client = await open_training_client(
@@ -78,6 +79,7 @@ async def main(
             load_checkpoint_path=config.load_checkpoint_path,
         )
         faults = await NumericFaults.open(config.non_finite, training_client, config.log_path, identity, record)
+        save = partial(save_checkpoint, training_client, log_path=config.log_path, identity=identity)
         reference_client = await _open_reference(config, service_client)
         run = Run(
             config,
@@ -100,27 +102,12 @@ async def main(
             log.metrics({**metrics, "progress/done_frac": (iteration + 1) / num_iterations}, step=iteration)
             done = iteration + 1
             if config.save_every > 0 and done % config.save_every == 0 and done < num_iterations:
-                await save_checkpoint(
-                    training_client,
-                    f"{done:06d}",
-                    config.log_path,
-                    step=done,
-                    identity=identity,
-                    ttl_seconds=config.ttl_seconds,
-                    loop_state=faults.loop_state(),
-                )
+                await save(f"{done:06d}", step=done, ttl_seconds=config.ttl_seconds, loop_state=faults.loop_state())
 
         last_step = max(start, num_iterations)
         if metrics := await run.evaluate(last_step):
             log.metrics({**metrics, "progress/done_frac": 1.0}, step=last_step)
-        record = await save_checkpoint(
-            training_client,
-            FINAL_NAME,
-            config.log_path,
-            step=last_step,
-            identity=identity,
-            loop_state=faults.loop_state(),
-        )
+        record = await save(FINAL_NAME, step=last_step, loop_state=faults.loop_state())
     return _result(config, record)
 
 

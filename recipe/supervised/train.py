@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import chz
@@ -109,8 +110,8 @@ async def main(
     """
     renderer_name = resolve_renderer_name(config.renderer_name, config.model_name)
     identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
-    record = checkpoint_utils.find_resume_record(config.log_path, identity)
     service = service or _service_from_environment()
+    record = await checkpoint_utils.find_resume_record(config.log_path, identity, service)
 
     renderer = get_renderer(renderer_name, get_tokenizer(config.model_name))
     dataset, test_dataset = config.dataset_builder(renderer, await get_context_length(service, config.model_name))
@@ -131,6 +132,7 @@ async def main(
             load_checkpoint_path=config.load_checkpoint_path,
         )
         faults = await NumericFaults.open(config.non_finite, client, config.log_path, identity, record)
+        save = partial(checkpoint_utils.save_checkpoint, client, log_path=config.log_path, identity=identity)
         batches = BatchCursor(dataset, config.seed)
         data = batches.at(first_step) if first_step < num_steps else []
         for step in range(first_step, num_steps):
@@ -157,27 +159,14 @@ async def main(
             log.metrics(metrics, step=step)
             data = next_data
             if config.save_every > 0 and (step + 1) % config.save_every == 0 and step + 1 < num_steps:
-                await checkpoint_utils.save_checkpoint(
-                    client,
-                    f"{step + 1:06d}",
-                    config.log_path,
-                    step=step + 1,
-                    identity=identity,
-                    ttl_seconds=config.ttl_seconds,
-                    loop_state=faults.loop_state(),
+                await save(
+                    f"{step + 1:06d}", step=step + 1, ttl_seconds=config.ttl_seconds, loop_state=faults.loop_state()
                 )
 
         done_steps = max(first_step, num_steps)
         if evaluators:
             log.metrics(await run_evaluators(evaluators, client) | {"progress/done_frac": 1.0}, step=done_steps)
-        record = await checkpoint_utils.save_checkpoint(
-            client,
-            checkpoint_utils.FINAL_NAME,
-            config.log_path,
-            step=done_steps,
-            identity=identity,
-            loop_state=faults.loop_state(),
-        )
+        record = await save(checkpoint_utils.FINAL_NAME, step=done_steps, loop_state=faults.loop_state())
     return _result(config.log_path, record)
 
 
