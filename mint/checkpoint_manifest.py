@@ -98,7 +98,9 @@ class Manifest:
         """Read and check the bytes of manifest.json. CheckpointError, starting with `where`, when they are wrong."""
         try:
             parsed = json.loads(data)
-        except ValueError as error:
+            if isinstance(parsed, dict):
+                canonical = json_bytes(parsed)
+        except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{where}: {MANIFEST_NAME} is not JSON ({error}); it is damaged") from error
         if not isinstance(parsed, dict):
             raise CheckpointError(f"{where}: {MANIFEST_NAME} holds no object; it is damaged")
@@ -109,7 +111,7 @@ class Manifest:
                 f"{where}: {MANIFEST_NAME} has format_version={version}, this version reads up to {FORMAT_VERSION}; "
                 "upgrade mint-recipes"
             )
-        is_canonical = json_bytes(values) == data
+        is_canonical = canonical == data
         checksum = values.pop("manifest_sha256", None)
         if version != FORMAT_VERSION or not is_canonical or checksum != _sha256(json_bytes(values)):
             raise CheckpointError(f"{where}: {MANIFEST_NAME} does not match its own checksum; it is damaged")

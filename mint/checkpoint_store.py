@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mint.atomic_files import file_lock, flush, remove, write_atomically
-from mint.checkpoint_folder import EXPIRY_NAME, compare, expiry_of, read_manifest, seal
+from mint.atomic_files import check_writable, file_lock, flush, remove, storage_errors, write_atomically
+from mint.checkpoint_folder import EXPIRY_NAME, compare, expiry_bytes, expiry_of, read_manifest, reading, seal
 from mint.checkpoint_manifest import (
     MANIFEST_NAME,
     LoraShape,
@@ -82,6 +82,10 @@ class CheckpointStore:
         """The folder that holds one folder a run."""
         return self.home / "runs"
 
+    def check_writable(self) -> None:
+        """StorageError when runs cannot be stored here: worth asking before long work."""
+        check_writable(self.runs_folder)
+
     def register_run(
         self, run_id: str, *, base_model: str, lora: LoraShape, user_metadata: Mapping[str, str] | None = None
     ) -> None:
@@ -138,24 +142,19 @@ class CheckpointStore:
                 raise InvalidRequest(f"checkpoint {path} exists already; choose another name or pass overwrite=True")
             if not (run_folder / RUN_NAME).exists():
                 self._write_run(run_folder, shape.base_model, shape.lora, None)
-            kind_folder.mkdir(exist_ok=True)
-            flush(run_folder)
             unfinished = _aside(target, _UNFINISHED)
-            unfinished.mkdir()
+            with storage_errors(target):
+                kind_folder.mkdir(exist_ok=True)
+                flush(run_folder)
+                unfinished.mkdir()
             try:
                 yield unfinished
-                seal(unfinished, manifest_fields, expires_at)
-                if os.path.lexists(target):
-                    replaced = _aside(target, _REPLACED)
-                    target.rename(replaced)
-                    unfinished.rename(target)
-                    flush(kind_folder)
-                    remove(replaced)
-                else:
-                    unfinished.rename(target)
-                    flush(kind_folder)
+                with storage_errors(target):
+                    seal(unfinished, manifest_fields, expires_at)
+                    _put_in_place(unfinished, target)
             finally:
-                remove(unfinished)
+                with suppress(OSError):  # what cannot be removed now, the run's next writer removes
+                    remove(unfinished)
 
     def manifest(self, path: str | CheckpointPath) -> Manifest:
         """The manifest, itself checked; the files it names are not. NotFound or CheckpointError."""
@@ -169,7 +168,8 @@ class CheckpointStore:
         entry = read_manifest(path, folder).files.get(file_name)
         if entry is None:
             raise CheckpointError(f"checkpoint {path} has no {file_name}")
-        data = self._file(path, folder, file_name).read_bytes()
+        with reading(path, file_name):
+            data = self._file(path, folder, file_name).read_bytes()
         compare(path, file_name, entry, entry_of_bytes(data))
         return data
 
@@ -181,7 +181,8 @@ class CheckpointStore:
         files: dict[str, Path] = {MANIFEST_NAME: self._file(path, folder, MANIFEST_NAME)}
         for file_name, entry in sorted(read_manifest(path, folder).files.items()):
             files[file_name] = self._file(path, folder, file_name)
-            compare(path, file_name, entry, entry_of_file(files[file_name]))
+            with reading(path, file_name):
+                compare(path, file_name, entry, entry_of_file(files[file_name]))
         return files
 
     def info(self, path: str | CheckpointPath) -> CheckpointInfo:
@@ -194,7 +195,8 @@ class CheckpointStore:
         if run_id is not None and not self._run_folder(run_id).is_dir():
             raise self._no_run(run_id)
         found: list[CheckpointInfo] = []
-        for run_folder in [self._run_folder(run_id)] if run_id else _named_folders(self.runs_folder):
+        names = [run_id] if run_id else [folder.name for folder in _named_folders(self.runs_folder)]
+        for run_folder in map(self._run_folder, names):
             with file_lock(run_folder / ".lock", wait=False) as is_locked:
                 if is_locked:
                     self._clean(run_folder)
@@ -212,7 +214,8 @@ class CheckpointStore:
             folder = self._confined(run_folder / path.kind, run_folder) / path.name
             if not os.path.lexists(folder):
                 raise self._no_checkpoint(path)
-            _delete(folder)
+            with storage_errors(folder):
+                _delete(folder)
 
     def set_ttl(self, path: str | CheckpointPath, ttl_seconds: int | None) -> None:
         """Let a checkpoint expire `ttl_seconds` from now, or never (None)."""
@@ -221,9 +224,10 @@ class CheckpointStore:
         with self._locked(path.run_id):
             folder = self._folder(path)
             if expires_at is None:
-                remove(folder / EXPIRY_NAME)
+                with storage_errors(folder / EXPIRY_NAME):
+                    remove(folder / EXPIRY_NAME)
             else:
-                write_atomically(folder / EXPIRY_NAME, json_bytes({"expires_at": expires_at}))
+                write_atomically(folder / EXPIRY_NAME, expiry_bytes(expires_at))
 
     def storage_bytes(self, run_id: str | None = None) -> int:
         """Bytes on disk of one run or of all, everything in their folders counted."""
@@ -263,7 +267,7 @@ class CheckpointStore:
         return folder
 
     def _file(self, path: CheckpointPath, folder: Path, file_name: str) -> Path:
-        if file_name != Path(file_name).name:
+        if not is_name(file_name):
             raise CheckpointError(
                 f"checkpoint {path}: {MANIFEST_NAME} names {file_name!r}, which is not a plain file name"
             )
@@ -276,8 +280,9 @@ class CheckpointStore:
     def _locked(self, run_id: str, *, create: bool = False) -> Generator[Path]:
         folder = self._run_folder(run_id)
         if create and not folder.is_dir():
-            folder.mkdir(parents=True, exist_ok=True)
-            flush(folder.parent)
+            with storage_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                flush(folder.parent)
         if not folder.is_dir():
             raise self._no_run(run_id)
         with file_lock(folder / ".lock"):
@@ -353,6 +358,17 @@ def _named_folders(parent: Path) -> list[Path]:
 
 def _aside(target: Path, prefix: str) -> Path:
     return target.with_name(f"{prefix}{target.name}~{secrets.token_hex(4)}")
+
+
+def _put_in_place(unfinished: Path, target: Path) -> None:
+    """Rename a complete checkpoint to its name; one that stands there goes only once the new one is in its place."""
+    replaced = _aside(target, _REPLACED) if os.path.lexists(target) else None
+    if replaced is not None:
+        target.rename(replaced)
+    unfinished.rename(target)
+    flush(target.parent)
+    if replaced is not None:
+        remove(replaced)
 
 
 def _delete(folder: Path) -> None:

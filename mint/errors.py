@@ -23,6 +23,10 @@ class CheckpointError(MintError, ValueError):
     """A checkpoint that is incomplete, damaged, or belongs to another model or LoRA shape."""
 
 
+class StorageError(MintError, OSError):
+    """A file or folder that cannot be written: full disk, read-only or vanished folder. What was saved before stays."""
+
+
 class NonFiniteError(MintError, ArithmeticError):
     """A loss or gradient is NaN or infinite; nothing was updated."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -119,6 +120,18 @@ class RestClient:
     async def get_weights_info_by_tinker_path_async(self, tinker_path: str) -> types.WeightsInfoResponse:
         """Async form of `get_weights_info_by_tinker_path`."""
         return await self.get_weights_info_by_tinker_path(tinker_path)
+
+    def verify_checkpoint_from_tinker_path(self, tinker_path: str) -> APIFuture[None]:
+        """Read every file of a checkpoint and compare it with what was saved; the error names the file that is wrong.
+        Only here: a server looks after its own storage."""
+        return _done(lambda: self._verify(tinker_path))
+
+    async def verify_checkpoint_from_tinker_path_async(self, tinker_path: str) -> None:
+        """Async form of `verify_checkpoint_from_tinker_path`; the event loop goes on meanwhile."""
+        await asyncio.to_thread(self._verify, tinker_path)
+
+    def _verify(self, tinker_path: str) -> None:
+        self._store.verify(tinker_path)
 
     def list_checkpoints(self, training_run_id: str) -> APIFuture[types.CheckpointsListResponse]:
         """The checkpoints of one training run, both kinds, the oldest first."""

@@ -6,21 +6,25 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from mint.atomic_files import append_flushed, flush, storage_errors, write_all
 from mint.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """Append `record` as one JSON line and wait until it is on disk. A half-written last line is cut off first."""
-    _drop_partial_line(path)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Append `record` as one JSON line and wait until it is on disk. A half-written last line is cut off first.
+
+    StorageError where it cannot be written; the file then has the lines it had.
+    """
+    line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+    with storage_errors(path):
+        _drop_partial_line(path)
+    append_flushed(path, line.encode())
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -41,7 +45,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line)
             if not isinstance(record, dict):
                 raise ValueError("not a JSON object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if is_last:
                 logger.warning("%s: line %d is half-written and is left out", path, i_line)
                 break
@@ -63,13 +67,25 @@ def rewrite_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write `text` beside `path` and rename it into place, so that a reader sees the old file or the new one."""
+    """Write `text` beside `path` and rename it into place, so that a reader sees the old file or the new one.
+
+    StorageError where it cannot be written; the old file then stays.
+    """
     temporary = path.with_name(path.name + ".partial")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with storage_errors(path):
+        temporary.unlink(missing_ok=True)  # a killed process's, or a link that is not to be followed
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            try:
+                write_all(descriptor, text.encode())
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+        finally:
+            with suppress(OSError):  # whatever stopped the writing is the error to report
+                temporary.unlink(missing_ok=True)
+        flush(path.parent)
 
 
 def _drop_partial_line(path: Path) -> None:

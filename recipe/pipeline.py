@@ -17,13 +17,14 @@ import chz
 import mint
 from envs.rlhf import RLHFDatasetBuilder
 from mint.atomic_files import write_atomically
-from mint.errors import InvalidRequest, MintError
+from mint.errors import CheckpointError, InvalidRequest, MintError, StorageError
 from mint.seeds import derive_seed
 from recipe.policy_comparison import PolicyComparison, compare_policies
 from recipe.preference import train as preference_train
 from recipe.preference.scorer import PreferenceScorer
 from recipe.rl import train as rl_train
 from recipe.rl.kl import KLReferenceConfig
+from recipe.run_log import FolderLock, LogPathInUse
 from recipe.supervised import train as sft_train
 from recipe.tokenizer_utils import get_tokenizer
 from renderers import Message, get_renderer
@@ -73,9 +74,17 @@ class Config:
 
 
 async def main(config: Config, service: mint.ServiceClient | None = None) -> Summary:
-    """Run, or go on with, the three stages; returns what is written to summary.json."""
-    started = time.monotonic()
+    """Run, or go on with, the three stages; returns what is written to summary.json.
+
+    The folder is for one pipeline at a time: LogPathInUse where another is at work in it.
+    """
     root = Path(config.log_path).expanduser()
+    with FolderLock(root):
+        return await _run_stages(config, root, service)
+
+
+async def _run_stages(config: Config, root: Path, service: mint.ServiceClient | None) -> Summary:
+    started = time.monotonic()
     service_client: mint.ServiceClient = service or mint.ServiceClient(base_url=config.base_url)
 
     print("Stage 1 of 3: supervised fine-tuning", flush=True)
@@ -118,9 +127,14 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Sum
 async def _train_scorer(
     config: preference_train.Config, service: mint.ServiceClient
 ) -> tuple[preference_train.PreferenceResult | None, PreferenceScorer | None]:
-    """The trained model and its scorer; the scorer is None where it should not be trusted with the reward."""
+    """The trained model and its scorer; the scorer is None where it should not be trusted with the reward.
+
+    A fault of the storage ends the pipeline: once it is mended, the stage can go on and stage 3 have its scorer.
+    """
     try:
         result = await preference_train.main(config, service)
+    except (StorageError, CheckpointError, LogPathInUse):
+        raise
     except MintError as error:
         logger.warning("the preference stage failed (%s); stage 3 uses the rule-based reward", error)
         return None, None

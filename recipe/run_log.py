@@ -10,10 +10,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-from mint.errors import InvalidRequest
+from mint.atomic_files import storage_errors, write_all
+from mint.errors import InvalidRequest, StorageError
 from recipe import journal
+from recipe.checkpoint_utils import set_aside_later_records
 from recipe.config_record import config_changes, config_to_json
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,65 @@ HEADLINES = (
 _MAX_FALLBACK_HEADLINES = 6
 
 
+class LogPathInUse(InvalidRequest):
+    """Another process, or another part of this one, is writing to the same log_path."""
+
+
+class FolderLock:
+    """The right to write to a run's folder, made where needed: for one holder at a time, until `close` or the end of
+    the process, however it ends. LogPathInUse where somebody else has it. Use as a context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / LOCK_FILE
+        with storage_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor: int | None = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with storage_errors(self._file):
+                os.ftruncate(self._descriptor, 0)
+                write_all(self._descriptor, str(os.getpid()).encode())
+        except BlockingIOError as error:
+            holder = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            self.close()
+            raise LogPathInUse(
+                f"log_path={str(folder)!r} is in use by another run (process {holder}); wait for it to end or use "
+                "another log_path"
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def check_held(self) -> None:
+        """StorageError when the folder was deleted or replaced since."""
+        assert self._descriptor is not None, f"{self._file} is closed"
+        ours = os.fstat(self._descriptor)
+        try:
+            found = os.stat(self._file)
+        except OSError:
+            found = None
+        if found is None or not os.path.samestat(ours, found):
+            raise StorageError(
+                f"log_path={str(self._file.parent)!r} was deleted or replaced while this run was writing to it; its "
+                "checkpoints are still in storage (`mint checkpoints list`). Put the folder back to go on from the "
+                "last one recorded in it, or start the same command again for a new run"
+            )
+
+    def close(self) -> None:
+        """Release the folder. Closing twice does nothing."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> FolderLock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 class RunLog:
     """Writes what a run reports. Use as a context manager.
 
@@ -48,19 +109,22 @@ class RunLog:
     `metrics` returns.
 
     The folder is locked while the log is open: a second process (or a second RunLog) on the same `log_path` gets
-    InvalidRequest. The lock ends with the process, however it ends.
+    LogPathInUse. The lock ends with the process, however it ends. Where a line cannot be written, `metrics` raises
+    StorageError: the lines before it stay.
     """
 
     def __init__(self, log_path: str | Path, *, config: Any, resume_step: int | None = None) -> None:
         """Open `log_path`, making the folder where needed.
 
         resume_step: index of the next step of a resumed run; None for a new one. Lines of that step and later ones,
-        which a killed process may have left, are dropped: their steps are run again.
+        which a killed process may have left, are dropped: their steps are run again. Checkpoints of later steps are
+        dropped from checkpoints.jsonl in the same way (`set_aside_later_records`).
         """
         self.log_path = Path(log_path).expanduser()
-        self.log_path.mkdir(parents=True, exist_ok=True)
-        self._lock = _lock_folder(self.log_path)
+        self._lock: FolderLock | None = FolderLock(self.log_path)
         try:
+            if resume_step is not None:
+                set_aside_later_records(self.log_path, resume_step)
             self._last_step = self._drop_lines_from(resume_step or 0)
             self._record_config(config_to_json(config), resume_step)
         except BaseException:
@@ -72,6 +136,7 @@ class RunLog:
         """Write one line. `step` must be higher than that of the line before."""
         assert self._lock is not None, f"metrics(step={step}) on a closed RunLog"
         assert step > self._last_step, f"step {step} is logged after step {self._last_step}; one line per step"
+        self._lock.check_held()
         line = {key: self._to_json(key, values[key]) for key in sorted(values)}
         journal.append_line(self.log_path / METRICS_FILE, {"step": step, **line})
         self._last_step = step
@@ -116,7 +181,11 @@ class RunLog:
     def _record_config(self, record: dict[str, Any], resume_step: int | None) -> None:
         path = self.log_path / CONFIG_FILE
         if resume_step is not None and path.exists():
-            changes = config_changes(json.loads(path.read_text(encoding="utf-8")), record)
+            try:
+                changes = config_changes(json.loads(path.read_bytes()), record)
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                logger.warning("%s is damaged (%r) and is written anew; config changes are not known", path, error)
+                changes = {}
             if changes:
                 for name, (old, new) in changes.items():
                     logger.warning("config changed on resume at step %d: %s was %r, is %r", resume_step, name, old, new)
@@ -147,21 +216,3 @@ def _for_people(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:.2e}" if value != 0 and abs(value) < 1e-2 else f"{value:.4f}"
-
-
-def _lock_folder(folder: Path) -> IO[str]:
-    file = (folder / LOCK_FILE).open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
-        raise InvalidRequest(
-            f"log_path={str(folder)!r} is in use by another run (process {holder}); wait for it to end or use another "
-            "log_path"
-        ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from mint.atomic_files import storage_errors
 from recipe import journal
 from recipe.rl.batch import ScoredGroup
 from recipe.rl.types import TrajectoryGroup, Transition
@@ -120,5 +121,6 @@ def _episode_text(record: dict[str, Any]) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with storage_errors(path):
+        path.parent.mkdir(exist_ok=True)  # not the run's folder: where that was removed, the run should say so
     journal.replace_file(path, text)

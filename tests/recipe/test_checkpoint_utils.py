@@ -48,9 +48,9 @@ def test_last_checkpoint_is_the_newest_with_the_required_path(tmp_path: Path) ->
     assert get_last_checkpoint(tmp_path, "batch") is None
 
 
-def test_new_folder_has_no_records(tmp_path: Path) -> None:
+async def test_new_folder_has_no_records(service: mint.ServiceClient, tmp_path: Path) -> None:
     assert load_records(tmp_path / "new") == []
-    assert find_resume_record(tmp_path / "new", RunIdentity("mint-tiny", 8, "qwen3")) is None
+    assert await find_resume_record(tmp_path / "new", RunIdentity("mint-tiny", 8, "qwen3"), service) is None
 
 
 def test_half_written_last_record_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -103,7 +103,8 @@ async def test_saved_checkpoint_is_recorded_with_paths_that_load(
     assert saved.state_path is not None and saved.state_path.startswith("mint://")
     assert saved.sampler_path is not None
     await service.create_sampling_client_async(model_path=saved.sampler_path)
-    await open_training_client(service, identity, seed=1, record=find_resume_record(tmp_path, identity))
+    record = await find_resume_record(tmp_path, identity, service)
+    await open_training_client(service, identity, seed=1, record=record)
 
 
 async def test_failed_save_leaves_no_record(service: mint.ServiceClient, tiny_model_dir: Path, tmp_path: Path) -> None:
