@@ -31,12 +31,15 @@ from envs.types import (
 
 if TYPE_CHECKING:
     from envs.arithmetic import AdditionDatasetBuilder, AdditionEnv
+    from envs.math_env import MathDatasetBuilder, MathEnv
     from envs.rlhf import ListRLHFDatasetBuilder, PreferenceEnv, RLHFDataset, RLHFDatasetBuilder, RLHFEnvGroupBuilder
 
 _TASK_MODULES = {
     "AdditionDatasetBuilder": "envs.arithmetic",
     "AdditionEnv": "envs.arithmetic",
     "ListRLHFDatasetBuilder": "envs.rlhf",
+    "MathDatasetBuilder": "envs.math_env",
+    "MathEnv": "envs.math_env",
     "PreferenceEnv": "envs.rlhf",
     "RLHFDataset": "envs.rlhf",
     "RLHFDatasetBuilder": "envs.rlhf",
@@ -55,6 +58,8 @@ __all__ = [
     "GroupDataset",
     "ListRLHFDatasetBuilder",
     "Logs",
+    "MathDatasetBuilder",
+    "MathEnv",
     "MessageEnv",
     "MessageEnvGroupBuilder",
     "MessageStepResult",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Awaitable, Sequence
 
 from envs.message_env import MessageEnv, MessageStepResult
 from envs.types import Metrics
@@ -19,9 +20,11 @@ class ProblemEnv(MessageEnv):
     def get_question(self) -> str:
         """What the user asks."""
 
+    max_reward = 1.0
+
     @abstractmethod
-    def check_answer(self, reply: str) -> bool:
-        """Whether the reply gives the right answer, whatever its form."""
+    def check_answer(self, reply: str) -> bool | Awaitable[bool]:
+        """Whether the reply gives the right answer, whatever its form. May be `async def`, for graders that wait."""
 
     @abstractmethod
     def check_format(self, reply: str) -> bool:
@@ -38,7 +41,9 @@ class ProblemEnv(MessageEnv):
     async def step(self, message: Message) -> MessageStepResult:
         """See MessageEnv."""
         reply = get_text(message)
-        is_correct, is_in_form = float(self.check_answer(reply)), float(self.check_format(reply))
+        verdict = self.check_answer(reply)
+        is_correct = float(verdict if isinstance(verdict, bool) else await verdict)
+        is_in_form = float(self.check_format(reply))
         return MessageStepResult(
             reward=is_correct + self.format_coef * (is_in_form - 1.0),
             episode_done=True,
@@ -46,6 +51,10 @@ class ProblemEnv(MessageEnv):
             metrics={"correct": is_correct, "format": is_in_form},
             logs={"reference_answer": self.get_reference_answer()},
         )
+
+    def gold_replies(self) -> Sequence[Message]:
+        """See MessageEnv."""
+        return [{"role": "assistant", "content": self.get_reference_answer()}]
 
     def unread_reply_metrics(self) -> Metrics:
         """See MessageEnv."""
