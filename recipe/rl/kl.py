@@ -1,10 +1,12 @@
 """KL to a reference policy: measured on the sampled tokens, and as a penalty in the advantages.
 
 Per sampled token the estimate is k1 = log pi(a|s) - log pi_ref(a|s), whose mean over tokens drawn from pi is the KL
-divergence per token. The penalty is the centred form of tinker-cookbook (`rl/metrics.py::incorporate_kl_penalty` at
-discount 0): A_t += coef * (mean k1 over the batch - k1_t). Subtracting the mean changes no expected gradient (it is a
-baseline) and keeps the penalty from pushing all sampled tokens down together. Only the KL of the token itself counts,
-not that of the tokens after it. docs/metrics.md defines the reported numbers.
+divergence per token. The penalty is the centred form of tinker-cookbook (`rl/metrics.py::incorporate_kl_penalty`):
+A_t += sum over s >= t of discount^(s - t) * coef * (mean k1 over the batch - k1_s), where s counts all targets of the
+sequence, those between two turns included. Subtracting the mean changes no expected gradient (it is a baseline) and
+keeps the penalty from pushing all sampled tokens down together. At discount 0 a token answers for its own KL alone, at
+1 for that of everything after it too, which is the gradient of the KL between whole replies. docs/metrics.md defines
+the reported numbers, docs/losses.md has the penalty in the loss (`kl_loss`).
 
 Axes: _T target token, _D training sequence.
 """
@@ -68,20 +70,38 @@ def kl_metrics(referenced_D: Sequence[ReferencedSequence]) -> dict[str, float]:
     }
 
 
-def add_kl_penalty(referenced_D: Sequence[ReferencedSequence], kl_penalty_coef: float) -> list[TrainingSequence]:
-    """The sequences with coef * (mean k1 - k1_t) added to the advantage of each sampled token."""
+def add_kl_penalty(
+    referenced_D: Sequence[ReferencedSequence], kl_penalty_coef: float, discount: float = 0.0
+) -> list[TrainingSequence]:
+    """The sequences with coef * (mean k1 - k1_t), and what comes later discounted, added to the sampled advantages."""
     if not referenced_D:
         return []
     mean_kl = np.float32(mean_token_kl(referenced_D))
     return [
-        replace(row.sequence, advantages_T=row.sequence.advantages_T + _penalty_T(row, mean_kl, kl_penalty_coef))
+        replace(
+            row.sequence,
+            advantages_T=row.sequence.advantages_T + _penalty_T(row, mean_kl, kl_penalty_coef, discount),
+        )
         for row in referenced_D
     ]
 
 
-def _penalty_T(row: ReferencedSequence, mean_kl: np.float32, coef: float) -> FloatArray:
-    penalty_T = np.float32(coef) * (mean_kl - row.token_kl_T)
-    return np.where(row.sequence.is_sampled_T, penalty_T, np.float32(0.0))
+def discounted_future_sums(values_T: FloatArray, discount: float) -> FloatArray:
+    """Entry t is the sum over s >= t of discount^(s - t) * values_T[s], added up in float64."""
+    sums_T = np.zeros(len(values_T), dtype=np.float64)
+    total = 0.0
+    for t in range(len(values_T) - 1, -1, -1):
+        total = float(values_T[t]) + discount * total
+        sums_T[t] = total
+    return sums_T.astype(np.float32)
+
+
+def _penalty_T(row: ReferencedSequence, mean_kl: np.float32, coef: float, discount: float) -> FloatArray:
+    is_sampled_T = row.sequence.is_sampled_T
+    penalty_T = np.where(is_sampled_T, np.float32(coef) * (mean_kl - row.token_kl_T), np.float32(0.0))
+    if discount == 0:
+        return penalty_T
+    return np.where(is_sampled_T, discounted_future_sums(penalty_T, discount), np.float32(0.0))
 
 
 def _total_kl(referenced_D: Sequence[ReferencedSequence]) -> float:

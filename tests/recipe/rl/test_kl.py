@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mint import types
 from mint.errors import InvalidRequest
 from recipe.rl.datums import TrainingSequence
-from recipe.rl.kl import ReferencedSequence, add_kl_penalty, kl_metrics, mean_token_kl
+from recipe.rl.kl import ReferencedSequence, add_kl_penalty, discounted_future_sums, kl_metrics, mean_token_kl
 from recipe.rl.reference_logprobs import fetch_reference
 
 
@@ -61,6 +63,28 @@ def test_penalty_sums_to_zero_over_the_batch_and_leaves_its_input_alone() -> Non
     )
     assert added == pytest.approx(0.0, abs=1e-6)
     assert rows[0].sequence.advantages_T.tolist() == [0.0, 1.0, 1.0]
+
+
+def test_a_token_answers_for_later_kl_as_far_as_the_discount_says() -> None:
+    first, second = add_kl_penalty(referenced(), kl_penalty_coef=0.2, discount=0.5)
+    # The penalties of the first row's tokens are 0 and -0.1; with half of the later one the first has -0.05.
+    assert first.advantages_T.tolist() == pytest.approx([0.0, 0.95, 0.9])
+    assert second.advantages_T.tolist() == pytest.approx([0.0, 1.1])
+
+
+def test_targets_between_two_turns_count_as_steps_of_the_discount() -> None:
+    row = sequence([5, 6, 7, 8, 9], [True, False, False, True], [-1.0, 0.0, 0.0, -1.0])
+    reference_T = np.asarray([-1.0, -5.0, -5.0, -3.0], dtype=np.float32)
+    # k1 is 0 and 2, their mean 1: penalties 1, 0, 0, -1 at coefficient 1, and 1 - 0.5^3 for the first token.
+    (penalised,) = add_kl_penalty([ReferencedSequence(row, row.sampler_logprobs_T, reference_T)], 1.0, discount=0.5)
+    assert penalised.advantages_T.tolist() == [1.0 + 0.875, 0.0, 0.0, 0.0]
+
+
+@given(st.lists(st.floats(-5, 5, width=32), max_size=12), st.floats(0, 1))
+def test_discounted_sums_are_what_their_formula_says(values: list[float], discount: float) -> None:
+    expected = [sum(discount ** (s - t) * values[s] for s in range(t, len(values))) for t in range(len(values))]
+    found = discounted_future_sums(np.asarray(values, dtype=np.float32), discount)
+    assert found.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
 
 
 def test_no_sampled_token_is_an_error() -> None:
