@@ -28,6 +28,15 @@ class LoraShape:
     train_mlp: bool
     train_unembed: bool
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
+            raise TypeError(f"lora.rank={self.rank!r} must be a positive integer")
+        if not isinstance(self.alpha, (int, float)) or isinstance(self.alpha, bool):
+            raise TypeError(f"lora.alpha={self.alpha!r} must be a number")
+        for name in ("train_attn", "train_mlp", "train_unembed"):
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"lora.{name}={getattr(self, name)!r} must be true or false")
+
 
 @dataclass(frozen=True)
 class FileEntry:

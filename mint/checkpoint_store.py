@@ -238,14 +238,14 @@ class CheckpointStore:
 
     def _run_folder(self, run_id: str) -> Path:
         folder = self.runs_folder / check_name(run_id, "run id")
-        if not folder.resolve().is_relative_to(self.runs_folder.resolve()):
+        if not _is_inside(folder, self.runs_folder):
             raise CheckpointError(
                 f"{folder} is a link that leaves {self.runs_folder}; put the run's folder itself there"
             )
         return folder
 
     def _confined(self, inner: Path, run_folder: Path) -> Path:
-        if not inner.resolve().is_relative_to(run_folder.resolve()):
+        if not _is_inside(inner, run_folder):
             raise CheckpointError(f"{inner} is a link that leaves {run_folder}; put the files themselves there")
         return inner
 
@@ -347,6 +347,14 @@ class CheckpointStore:
     def _no_checkpoint(self, path: CheckpointPath) -> NotFound:
         known = [folder.name for folder in _named_folders(self.runs_folder / path.run_id / path.kind)]
         return NotFound(f"no checkpoint {path} in {self.home}.{nearest_name(path.name, known)}")
+
+
+def _is_inside(inner: Path, outer: Path) -> bool:
+    """Whether `inner` lies in `outer` once links are followed; one that leads in a circle lies nowhere."""
+    try:
+        return inner.resolve().is_relative_to(outer.resolve())
+    except (OSError, RuntimeError):
+        return False
 
 
 def _named_folders(parent: Path) -> list[Path]:

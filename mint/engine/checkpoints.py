@@ -82,7 +82,7 @@ def load_checkpoint(store: CheckpointStore, path: str | CheckpointPath, with_opt
     return LoadedCheckpoint(
         adapter_tensors=_tensors(store, path, ADAPTER_NAME),
         optimizer_tensors=_tensors(store, path, OPTIMIZER_NAME) if with_optimizer else None,
-        rng_state=json.loads(store.read(path, RNG_NAME)) if RNG_NAME in manifest.files else None,
+        rng_state=_rng_state(store, path) if RNG_NAME in manifest.files else None,
         manifest=manifest,
     )
 
@@ -101,3 +101,13 @@ def _tensors(store: CheckpointStore, path: CheckpointPath, file_name: str) -> di
         return safetensors.torch.load(store.read(path, file_name))
     except SafetensorError as error:
         raise CheckpointError(f"checkpoint {path}: {file_name} is not a safetensors file ({error})") from error
+
+
+def _rng_state(store: CheckpointStore, path: CheckpointPath) -> dict[str, Any]:
+    try:
+        state = json.loads(store.read(path, RNG_NAME))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CheckpointError(f"checkpoint {path}: {RNG_NAME} is not JSON ({error})") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"checkpoint {path}: {RNG_NAME} holds no object")
+    return state

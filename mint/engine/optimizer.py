@@ -38,6 +38,10 @@ class AdamState:
         first, second = tensors["first_moment"].to(device), tensors["second_moment"].to(device)
         return cls(int(tensors["num_steps"].item()), first, second)
 
+    def fits(self, params_F: Tensor) -> bool:
+        """Whether this is the state of an optimizer of these parameters."""
+        return self.first_F.shape == self.second_F.shape == params_F.shape
+
 
 def check_adam_params(params: AdamParams) -> None:
     """Raise InvalidRequest for values that no Adam step can use."""

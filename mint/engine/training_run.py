@@ -25,7 +25,7 @@ from mint.engine.forward import ForwardOptions, ForwardPass, LossResult
 from mint.engine.losses import get_loss
 from mint.engine.optimizer import AdamState, adam_step, check_adam_params
 from mint.engine.snapshot import Snapshot
-from mint.errors import InvalidRequest, NonFiniteError
+from mint.errors import CheckpointError, InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -165,12 +165,22 @@ class TrainingRun:
         rng: Mapping[str, Any] | None,
         parent: str,
     ) -> None:
-        """Take saved weights; without saved optimizer and RNG those start afresh."""
+        """Take saved weights; without saved optimizer and RNG those start afresh. CheckpointError where they do not
+        fit; nothing has changed then."""
         params_F = self.layout.from_peft(adapter).to(self.base.decoder.device)
-        adam = AdamState.fresh(params_F) if optimizer is None else AdamState.from_tensors(optimizer, params_F.device)
+        seed, num_snapshots = self._seed, self._num_snapshots
+        try:
+            adam = AdamState.from_tensors(optimizer, params_F.device) if optimizer else AdamState.fresh(params_F)
+            if rng is not None:
+                seed, num_snapshots = int(rng["seed"]), int(rng["num_snapshots"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"checkpoint {parent}: its optimizer or random state is not this engine's ({error!r})"
+            ) from error
+        if not adam.fits(params_F):
+            raise CheckpointError(f"checkpoint {parent}: the optimizer state has another shape than the weights")
         self._params_F, self._adam, self._grads_F, self.parent = params_F, adam, None, parent
-        if rng is not None:
-            self._seed, self._num_snapshots = int(rng["seed"]), int(rng["num_snapshots"])
+        self._seed, self._num_snapshots = seed, num_snapshots
 
 
 def _is_finite(gradient_F: Tensor) -> bool:
