@@ -57,7 +57,8 @@ async def test_any_sampled_tokens_are_kept_and_make_one_training_sequence(
         turns.append(Transition(prompt, TokensWithLogprobs(sampled, [-1.0] * len(sampled)), 0.0, False))
         prompt = result.next_observation
     (sequence,) = sequences_from_trajectory(Trajectory(turns, prompt), advantage=1.0)
-    trained = [token for token, is_sampled in zip(sequence.tokens[1:], sequence.is_sampled_T, strict=True) if is_sampled]
+    targets = zip(sequence.tokens[1:], sequence.is_sampled_T, strict=True)
+    trained = [token for token, is_sampled in targets if is_sampled]
     assert trained == [token for turn in turns for token in turn.ac.tokens]
 
 
