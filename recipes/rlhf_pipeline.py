@@ -10,6 +10,11 @@ for reinforcement learning are different. Other models and data: README.md.
 
 from __future__ import annotations
 
+from recipe import interruption
+
+if __name__ == "__main__":
+    interruption.end_at_once()  # until `main`: the imports below take seconds
+
 import chz
 from chz.blueprint import Reference
 

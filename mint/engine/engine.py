@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
+import ctypes
 import itertools
 import threading
 import uuid
@@ -26,7 +27,7 @@ from mint.checkpoint_path import CheckpointPath
 from mint.checkpoint_store import CheckpointStore
 from mint.engine.adapters import Adapter, AdapterLayout, lora_shape
 from mint.engine.base_model import BaseModel, ComputeOptions, load_base_model, load_tokenizer
-from mint.engine.checkpoints import LoadedCheckpoint, load_checkpoint, save_checkpoint
+from mint.engine.checkpoints import ADAPTER_NAME, LoadedCheckpoint, load_checkpoint, save_checkpoint
 from mint.engine.forward import ForwardOptions
 from mint.engine.gate import CallerGate
 from mint.engine.sampling_desk import SampleRequest, SamplingDesk, ScoreRequest
@@ -36,14 +37,17 @@ from mint.engine.training_run import TrainingRun
 from mint.errors import InvalidRequest, MintError, NotFound
 from mint.futures import APIFuture
 from mint.installed_models import installed_models
+from mint.seeds import derive_seed
 
 if TYPE_CHECKING:
     from mint.backend import CustomLoss
     from mint.service_client import EngineOptions
 
 T = TypeVar("T")
-_CLOSING_SECONDS = 10.0
+_FINISHING_SECONDS = 2.0
 """At exit, how long the operation under way may take to finish."""
+_LEAVING_SECONDS = 8.0
+"""How long it may then take to return from torch, to be abandoned."""
 Operation = tuple[concurrent.futures.Future, Callable[[], object]]
 
 
@@ -87,15 +91,25 @@ class Engine(Backend):
             try:
                 self._turn()
             except BaseException as error:
+                if self._is_closing:
+                    return
                 self._stop(error)
                 raise
 
     def _close(self) -> None:
-        """End the worker before the interpreter does: a thread cut off inside torch aborts the process."""
+        """End the worker before the interpreter does: a thread cut off inside torch aborts the process.
+
+        A short operation, such as saving a checkpoint, is finished. A batch may take minutes, and nobody can ask for
+        its result any more: it is abandoned as soon as torch returns to Python.
+        """
         with self._wake:
             self._is_closing = True
             self._wake.notify_all()
-        self._thread.join(_CLOSING_SECONDS)
+        self._thread.join(_FINISHING_SECONDS)
+        if self._thread.ident is not None and self._thread.is_alive():
+            raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+            raise_in_thread(ctypes.c_ulong(self._thread.ident), ctypes.py_object(SystemExit))
+            self._thread.join(_LEAVING_SECONDS)
 
     def _stop(self, error: BaseException) -> None:
         """The worker cannot go on (a defect of ours): whoever waits is told, and so is whoever comes later."""
@@ -228,7 +242,9 @@ class Engine(Backend):
         def create() -> types.GetInfoResponse:
             loaded = load_checkpoint(self._store, path, with_optimizer)
             model = self._model(loaded.manifest.base_model)
-            run = TrainingRun(_new_run_id(), model, loaded.manifest.lora, None, self._forward_options(model))
+            # What is drawn without a seed follows from the weights, so that two runs from one checkpoint are the same.
+            seed = derive_seed("from", loaded.manifest.files[ADAPTER_NAME].sha256)
+            run = TrainingRun(_new_run_id(), model, loaded.manifest.lora, seed, self._forward_options(model))
             _restore(run, loaded, path)
             return self._register(run, user_metadata)
 
