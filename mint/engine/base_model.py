@@ -76,7 +76,7 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
             "(model_type 'qwen3'); use a remote server for others (base_url=...)"
         )
     device, dtype = options.resolve()
-    model = _from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype)
+    model = _from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
     tokenizer = load_tokenizer(name)
     return BaseModel(name, Decoder.from_transformers(model, device), tokenizer, _eos_token_ids(name, config, tokenizer))
 
@@ -111,8 +111,10 @@ def _from_pretrained(loader: Any, name: str, **kwargs: Any) -> Any:
             f"base_model={name!r}: no such folder; give a folder in Hugging Face format, a hub id such as "
             f"'Qwen/Qwen3-0.6B', or the built-in model {builtin.NAME!r}"
         )
+    folder_or_id = str(Path(location).expanduser()) if looks_local else location
     try:
-        return loader.from_pretrained(str(Path(location).expanduser()) if looks_local else location, **kwargs)
+        # False rather than the default, which asks on the terminal: code that comes with a model is never run.
+        return loader.from_pretrained(folder_or_id, trust_remote_code=False, **kwargs)
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise NotFound(

@@ -229,6 +229,7 @@ class Engine(Backend):
         self, base_model: str, lora: types.LoraConfig, user_metadata: dict[str, str] | None
     ) -> APIFuture[types.GetInfoResponse]:
         def create() -> types.GetInfoResponse:
+            self._store.check_writable()  # a run that cannot be stored is refused before its model is loaded
             shape = lora_shape(lora)
             model = self._model(base_model)
             run = TrainingRun(_new_run_id(), model, shape, lora.seed, self._forward_options(model))
@@ -240,6 +241,7 @@ class Engine(Backend):
         self, path: str, with_optimizer: bool, user_metadata: dict[str, str] | None
     ) -> APIFuture[types.GetInfoResponse]:
         def create() -> types.GetInfoResponse:
+            self._store.check_writable()
             loaded = load_checkpoint(self._store, path, with_optimizer)
             model = self._model(loaded.manifest.base_model)
             # What is drawn without a seed follows from the weights, so that two runs from one checkpoint are the same.
