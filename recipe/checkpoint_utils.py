@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mint.atomic_files import check_writable, storage_errors
 from mint.errors import CheckpointError, InvalidRequest, NotFound
 from recipe import journal
+from recipe.lora_targets import LoraTargets
 
 if TYPE_CHECKING:
     import mint
@@ -274,11 +275,13 @@ async def open_training_client(
     seed: int,
     record: CheckpointRecord | None = None,
     load_checkpoint_path: str | None = None,
+    lora_targets: LoraTargets | None = None,
 ) -> mint.TrainingClient:
     """The training client a stage works with.
 
     record given (see find_resume_record): that checkpoint with its optimizer, to resume the run. Otherwise
-    load_checkpoint_path given: those weights and a fresh optimizer. Otherwise: a new adapter drawn with `seed`.
+    load_checkpoint_path given: those weights and a fresh optimizer. Otherwise: a new adapter drawn with `seed`,
+    on `lora_targets` (None: on every matrix).
     Raises InvalidRequest when a loaded checkpoint has another base model or LoRA rank than `identity`.
     """
     metadata = {"renderer_name": identity.renderer_name} if identity.renderer_name else {}
@@ -289,8 +292,15 @@ async def open_training_client(
                 record.state_path, user_metadata=metadata
             )
     if load_checkpoint_path is None:
+        targets = lora_targets or LoraTargets()
         return await service.create_lora_training_client_async(
-            identity.base_model, rank=identity.lora_rank, seed=seed, user_metadata=metadata
+            identity.base_model,
+            rank=identity.lora_rank,
+            seed=seed,
+            train_mlp=targets.train_mlp,
+            train_attn=targets.train_attn,
+            train_unembed=targets.train_unembed,
+            user_metadata=metadata,
         )
     client = await service.create_training_client_from_state_async(load_checkpoint_path, user_metadata=metadata)
     loaded = await client.get_info_async()

@@ -1,4 +1,4 @@
-"""Reinforcement learning: `train.Config`, `train.main`, and the parts the loop is made of."""
+"""Reinforcement learning: `train.main`, the short way in (`rl_core.run_grpo`), and the parts of the loop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recipe.rl import advantages, datums, kl, metrics, rollouts, train, types
+    from recipe.rl import advantages, datums, kl, metrics, rl_core, rollouts, train, types
 
-_MODULES = ("advantages", "datums", "kl", "metrics", "rollouts", "train", "types")
+_MODULES = ("advantages", "datums", "kl", "metrics", "rl_core", "rollouts", "train", "types")
 
-__all__ = ["advantages", "datums", "kl", "metrics", "rollouts", "train", "types"]
+__all__ = ["advantages", "datums", "kl", "metrics", "rl_core", "rollouts", "train", "types"]
 
 
 def __getattr__(name: str) -> Any:
