@@ -32,6 +32,24 @@ class SampleOptions:
     topk_prompt_logprobs: int = 0
 
 
+@dataclass(frozen=True)
+class ModelFacts:
+    """A base model as it was loaded; num_parameters counts tied embeddings once."""
+
+    num_layers: int
+    hidden: int
+    num_query_heads: int
+    num_kv_heads: int
+    head_dim: int
+    mlp_hidden: int
+    vocab_size: int
+    context_length: int
+    is_tied: bool
+    num_parameters: int
+    device: str
+    dtype: str
+
+
 class Backend(Protocol):
     """Everything the clients need from whoever computes."""
 
@@ -45,6 +63,10 @@ class Backend(Protocol):
 
     def capabilities(self) -> types.GetServerCapabilitiesResponse:
         """The models that can be used by name without further ado."""
+        ...
+
+    def describe_model(self, base_model: str) -> APIFuture[ModelFacts]:
+        """Load a base model and tell its shape, device and dtype."""
         ...
 
     def tokenizer(self, base_model: str) -> PreTrainedTokenizerBase:

@@ -1,4 +1,4 @@
-"""The `mint` command: models, runs and checkpoints on this machine.
+"""The `mint` command: models, runs and checkpoints on this machine, and whatever commands other packages add.
 
     mint models
     mint runs
@@ -6,8 +6,29 @@
     mint checkpoints show PATH
     mint checkpoints delete PATH
 
-Exit codes: 0 done, 1 the answer is an error (stated in one line on stderr), 2 the command line is wrong. No torch here,
-so that every command answers at once.
+Exit codes: 0 done, 1 the answer is an error (stated in one line on stderr), 2 the command line is wrong, 130 Ctrl-C. No
+torch here, so that every command answers at once.
+
+**Adding a command.** A package names it in its pyproject.toml, the words of a nested command joined by dots:
+
+    [project.entry-points."mint.commands"]
+    doctor = "recipe.doctor:command"            # mint doctor
+    "env.check" = "recipe.env_check:command"    # mint env check
+
+The object is a function that takes the command's `argparse.ArgumentParser` and completes it:
+
+    def command(parser: argparse.ArgumentParser) -> None:
+        parser.description = "One line; `mint --help` shows it too."
+        parser.add_argument("model")
+        parser.set_defaults(run=run)
+
+    def run(options: argparse.Namespace) -> int | None:
+        ...
+
+`run` does the work and returns the exit code (None: 0). A MintError it raises is printed in one line and ends with 1.
+`options` holds the command's own arguments and `home`, the folder of runs and checkpoints (None: $MINT_HOME, else
+~/.mint). The module is imported when its command is used, or `--help` needs its description; keep the top of the module
+free of torch. A module that cannot be imported breaks its own command alone.
 """
 
 from __future__ import annotations
@@ -21,28 +42,34 @@ from datetime import UTC, datetime
 
 from mint.checkpoint_path import CheckpointPath
 from mint.checkpoint_store import CheckpointInfo, CheckpointStore, RunInfo
+from mint.cli_plugins import CommandParser, add_plugins
 from mint.errors import MintError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (`sys.argv` unless given) and return the exit code."""
-    options = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        options.run(CheckpointStore(options.home), options)
+        options = _parser(wants_help=not {"-h", "--help"}.isdisjoint(arguments)).parse_args(arguments)
+        code: int | None = options.run(options)
         sys.stdout.flush()
+        return code or 0
     except (MintError, PermissionError) as error:
         print(f"mint: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("mint: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # The reader (head, less) has seen enough. Python flushes stdout again when it exits: give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(*, wants_help: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mint", description="Models, training runs and checkpoints on this machine.")
     parser.add_argument("--home", help="folder of runs and checkpoints (default: $MINT_HOME, else ~/.mint)")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
 
     models = commands.add_parser("models", help="base models that need no download")
     models.set_defaults(run=_models)
@@ -61,11 +88,12 @@ def _parser() -> argparse.ArgumentParser:
         command = actions.add_parser(name, help=text, description=text)
         command.add_argument("path", metavar="PATH", help="mint://<run id>/weights/<name>, as listed")
         command.set_defaults(run=action)
+    add_plugins(commands, with_summaries=wants_help)
     return parser
 
 
-def _models(store: CheckpointStore, options: argparse.Namespace) -> None:
-    del store, options
+def _models(options: argparse.Namespace) -> None:
+    del options
     from mint.installed_models import installed_models
 
     rows = [[name, f"{context_length} tokens"] for name, context_length in installed_models()]
@@ -75,8 +103,8 @@ def _models(store: CheckpointStore, options: argparse.Namespace) -> None:
     )
 
 
-def _runs(store: CheckpointStore, options: argparse.Namespace) -> None:
-    del options
+def _runs(options: argparse.Namespace) -> None:
+    store = CheckpointStore(options.home)
     runs = store.runs()
     if not runs:
         print(f"no training runs in {store.runs_folder}")
@@ -90,7 +118,8 @@ def _run_row(run: RunInfo, num_bytes: int) -> list[str]:
     return [run.run_id, run.base_model, *counts, _time(run.last_request_at)]
 
 
-def _list_checkpoints(store: CheckpointStore, options: argparse.Namespace) -> None:
+def _list_checkpoints(options: argparse.Namespace) -> None:
+    store = CheckpointStore(options.home)
     found = store.checkpoints(options.run_id)
     if not found:
         print(f"no checkpoints in {store.runs_folder}" + (f"/{options.run_id}" if options.run_id else ""))
@@ -104,8 +133,8 @@ def _checkpoint_row(info: CheckpointInfo) -> list[str]:
     return [str(info.path), step, _size(info.size_bytes), _time(info.created_at), info.problem or expires]
 
 
-def _show_checkpoint(store: CheckpointStore, options: argparse.Namespace) -> None:
-    path = CheckpointPath.parse(options.path)
+def _show_checkpoint(options: argparse.Namespace) -> None:
+    store, path = CheckpointStore(options.home), CheckpointPath.parse(options.path)
     files = store.verify(path)
     manifest, info = store.manifest(path), store.info(path)
     lora = manifest.lora
@@ -131,9 +160,9 @@ def _show_checkpoint(store: CheckpointStore, options: argparse.Namespace) -> Non
     print("\nevery file matches its checksum")
 
 
-def _delete_checkpoint(store: CheckpointStore, options: argparse.Namespace) -> None:
+def _delete_checkpoint(options: argparse.Namespace) -> None:
     path = CheckpointPath.parse(options.path)
-    store.delete(path)
+    CheckpointStore(options.home).delete(path)
     print(f"deleted {path}")
 
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mint.backend import Backend
+from mint.backend import Backend, ModelFacts
 from mint.errors import InvalidRequest
 from mint.futures import APIFuture
 from mint.rest_client import RestClient
@@ -105,6 +105,13 @@ class ServiceClient:
     async def get_server_capabilities_async(self) -> types.GetServerCapabilitiesResponse:
         """Async form of `get_server_capabilities`."""
         return self.get_server_capabilities()
+
+    def describe_model(self, base_model: str) -> ModelFacts:
+        """Load a base model and tell its shape, size, device and dtype; ours, not part of the API.
+
+        Raises NotFound for an unknown model and InvalidRequest for one that the engine cannot run.
+        """
+        return self._backend.describe_model(base_model).result()
 
     def _create_run(
         self, base_model: str, rank: int, seed: int | None, train_mlp: bool, train_attn: bool, train_unembed: bool,

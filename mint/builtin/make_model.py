@@ -47,7 +47,9 @@ CHAT_TEMPLATE = """\
 {{ '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
 {%- if loop.last or loop.nextitem.role != 'tool' %}{{ shut() }}{% endif -%}
 {%- elif not (message.role == 'system' and loop.first) -%}
-{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}
+{{ '<|im_start|>' + message.role + '\\n' }}
+{%- if message.role == 'assistant' and loop.last %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif -%}
+{{ message.content or '' }}
 {%- for call in message.tool_calls or [] -%}
 {%- set function = call.function or call -%}
 {{ '\\n' if message.content or not loop.first else '' }}

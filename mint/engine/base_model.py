@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from mint import builtin
+from mint.backend import ModelFacts
 from mint.engine.decoder import Decoder
 from mint.errors import InvalidRequest, NotFound
 
@@ -56,6 +57,17 @@ class BaseModel:
     def context_length(self) -> int:
         """The largest number of tokens in one sequence, prompt and reply together."""
         return self.decoder.shape.context_length
+
+    def facts(self) -> ModelFacts:
+        """What `ServiceClient.describe_model` tells."""
+        decoder = self.decoder
+        return ModelFacts(
+            **asdict(decoder.shape),
+            is_tied=decoder.is_tied,
+            num_parameters=decoder.num_parameters,
+            device=str(decoder.device),
+            dtype=str(decoder.dtype).removeprefix("torch."),
+        )
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:

@@ -10,7 +10,7 @@ the caller's: training, prefill and decoding each pass their own `attend`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -78,6 +78,18 @@ class Decoder:
     @property
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether input and output embedding are one matrix."""
+        return self.unembedding.data_ptr() == self.embedding.data_ptr()
+
+    @property
+    def num_parameters(self) -> int:
+        """Frozen weights, a tied embedding counted once."""
+        tensors = [self.embedding, self.final_norm_H, *([] if self.is_tied else [self.unembedding])]
+        tensors += [getattr(layer, field.name) for layer in self.layers for field in fields(layer)]
+        return sum(tensor.numel() for tensor in tensors)
 
     @classmethod
     def from_transformers(cls, model: Any, device: torch.device) -> Decoder:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from transformers import PreTrainedTokenizerBase
 
 from mint import types
-from mint.backend import Backend, SampleOptions
+from mint.backend import Backend, ModelFacts, SampleOptions
 from mint.checkpoint_manifest import LoraShape
 from mint.checkpoint_path import CheckpointPath
 from mint.checkpoint_store import CheckpointStore
@@ -203,6 +203,9 @@ class Engine(Backend):
             for name, length in installed_models()
         ]
         return types.GetServerCapabilitiesResponse(supported_models=models)
+
+    def describe_model(self, base_model: str) -> APIFuture[ModelFacts]:
+        return self._submit(lambda: self._model(base_model).facts())
 
     def tokenizer(self, base_model: str) -> PreTrainedTokenizerBase:
         if base_model not in self._tokenizers:

@@ -52,7 +52,9 @@ def draw_tokens(logits_BV: Tensor, options: list[DrawOptions], uniforms: list[fl
     restricted = [i for i, o in enumerate(options) if o.temperature > 0 and (o.top_k != -1 or o.top_p < 1)]
     for i in restricted:
         scaled_BV[i] = _restrict(scaled_BV[i], options[i].top_k, options[i].top_p)
-    logprobs_BV = torch.log_softmax(scaled_BV, dim=-1)
+    # Not log_softmax: over 150,000 entries its float32 sum is off by 5e-6, always to one side, while logsumexp, which
+    # the trainer takes too (see `projection`), is exact to rounding.
+    logprobs_BV = scaled_BV - torch.logsumexp(scaled_BV, dim=-1, keepdim=True)
     # float64: a float32 running sum over 150,000 entries loses the tail.
     cumulative_BV = logprobs_BV.double().exp_().cumsum_(dim=-1)
     threshold_B = torch.tensor(uniforms, dtype=torch.float64, device=device) * cumulative_BV[:, -1]

@@ -104,9 +104,14 @@ def test_the_chat_template_writes_qwen3_turns() -> None:
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "b"},
     ]
+    start = "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
+    block = "<think>\n\n</think>\n\n"
+    # As officially: the last reply has a reasoning block, earlier ones have none.
     text = TOKENIZER.apply_chat_template(messages, tokenize=False)
-    assert (
-        text == "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>\n"
+    assert text == f"{start}{block}b<|im_end|>\n"
+    longer = TOKENIZER.apply_chat_template([*messages, messages[1], messages[2]], tokenize=False)
+    assert longer.startswith(f"{start}b<|im_end|>\n") and longer.endswith(
+        f"<|im_start|>assistant\n{block}b<|im_end|>\n"
     )
     open_turn = TOKENIZER.apply_chat_template(messages[:2], tokenize=False, add_generation_prompt=True)
     assert open_turn.endswith("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n")
