@@ -18,7 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 
-from envs.types import Action, ActionExtra, Env, EnvGroupBuilder, Logs, Metrics, Observation, StepResult
+import numpy as np
+
+from envs.types import Action, ActionExtra, Env, EnvGroupBuilder, Logs, Metrics, Observation, StepResult, WrongType
 from mint import types
 from mint.errors import InvalidRequest, NonFiniteError
 from renderers import Message, ParseStatus, Renderer, StopCondition, ToolSpec
@@ -63,6 +65,13 @@ class MessageEnv(ABC):
     def episode_metrics(self) -> Metrics:
         """Metrics of the episode as a whole, asked once, when it is over, however it ended."""
         return {}
+
+    def gold_replies(self) -> Sequence[Message] | None:
+        """The assistant's messages of an episode that earns the most; None where the task knows none.
+
+        They are given in order, whatever the environment says between them. Asked of a fresh environment.
+        """
+        return None
 
     def unread_reply_metrics(self) -> Metrics:
         """Metrics of a reply that never reaches `step`, being cut off or broken; a task says here that it was wrong.
@@ -118,7 +127,18 @@ class EnvFromMessageEnv(Env):
 
     async def initial_observation(self) -> tuple[Observation, StopCondition]:
         """See Env. A first prompt that leaves no room for a reply is an InvalidRequest."""
+        try:
+            observation = await self._first_prompt()
+        except BaseException:
+            await self.message_env.leave()
+            raise
+        return observation, self.renderer.get_stop_sequences()
+
+    async def _first_prompt(self) -> Observation:
         messages = await self.message_env.initial_observation()
+        if not isinstance(messages, list | tuple):
+            name = f"{self._env_name()}.initial_observation()"
+            raise WrongType(f"{name} gave {messages!r}: it must be a list of messages")
         observation = self._render(messages)
         if self._overflows(observation):
             raise InvalidRequest(
@@ -127,7 +147,7 @@ class EnvFromMessageEnv(Env):
                 f"max_trajectory_tokens={self.max_trajectory_tokens}: shorten or drop this prompt, or raise the limit"
             )
         self._messages, self._prompt = list(messages), observation.to_ints()
-        return observation, self.renderer.get_stop_sequences()
+        return observation
 
     async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult:
         """See Env."""
@@ -209,9 +229,11 @@ class EnvFromMessageEnv(Env):
         return observation.length + (self.max_generation_tokens or 0) > self.max_trajectory_tokens
 
     def _checked_reward(self, result: MessageStepResult) -> float:
+        if not isinstance(result, MessageStepResult):
+            raise WrongType(f"{self._env_name()}.step() gave {result!r}: it must be a MessageStepResult")
         for name, value in (("reward", result.reward), *result.metrics.items()):
-            if not isinstance(value, Real):
-                raise InvalidRequest(
+            if not isinstance(value, Real | np.bool_):
+                raise WrongType(
                     f"{self._env_name()}.step() gave {name}={value!r}, a {type(value).__name__}: it must be a float"
                 )
             if not math.isfinite(value):
