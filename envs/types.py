@@ -14,6 +14,7 @@ from typing import Literal, Protocol, TypedDict, runtime_checkable
 import chz
 
 from mint import types
+from mint.errors import InvalidRequest
 from renderers import Message, StopCondition
 
 Action = list[int]
@@ -21,6 +22,10 @@ Observation = types.ModelInput
 Metrics = dict[str, float]
 Logs = dict[str, str | int | float]
 StopReason = Literal["stop", "length"]
+
+
+class WrongType(InvalidRequest, TypeError):
+    """An environment returned something that is not of the type which the protocol asks for."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,24 @@ class StepResult:
     metrics: Metrics = field(default_factory=dict)
     # Things to show beside the episode; not averaged.
     logs: Logs = field(default_factory=dict)
+    # How the reward is spread over the tokens of the action, stop token included; None: it is the action's as a whole.
+    token_rewards: list[float] | None = None
 
 
 class Env(ABC):
     """One episode. It is played once and thrown away."""
+
+    @property
+    def max_reward(self) -> float | None:
+        """What the best episode earns in all; None where that is not known."""
+        return None
+
+    def gold_actions(self) -> list[Action] | None:
+        """The actions, turn by turn, of an episode that earns the most; None where none is known.
+
+        `mint env check` plays them: they have to earn `max_reward`, and an empty reply less.
+        """
+        return None
 
     @abstractmethod
     async def initial_observation(self) -> tuple[Observation, StopCondition]:
@@ -75,6 +94,8 @@ class Transition:
     episode_done: bool
     metrics: Metrics = field(default_factory=dict)
     logs: Logs = field(default_factory=dict)
+    # How the reward is spread over the sampled tokens, where the environment said so.
+    token_rewards: list[float] | None = None
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 
 from recipe.rl.advantages import is_constant
 from recipe.rl.datums import FloatArray, TrainingSequence
-from recipe.rl.types import TrajectoryGroup
+from recipe.rl.types import FaultKind, RolloutBatch, TrajectoryGroup
 
 # A group whose members all got this reward or more counts as all good, otherwise as all bad.
 GOOD_REWARD = 0.5
@@ -29,7 +30,12 @@ class TrainedSequence:
 
 
 def environment_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """env/all/<key> over all groups, env/<tag>/<key> over the groups with that tag, and the two lengths per turn."""
+    """env/all/<key> over all groups, env/<tag>/<key> over the groups with that tag, and the two lengths per turn.
+
+    Nothing where there are no groups: a mean over nothing is no number.
+    """
+    if not groups_P:
+        return {}
     groups_by_tag: dict[str, list[TrajectoryGroup]] = defaultdict(list)
     for group in groups_P:
         for tag in dict.fromkeys(group.tags):
@@ -43,6 +49,13 @@ def environment_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]
     for key in ("ac_tokens_per_turn", "ob_tokens_per_turn"):
         metrics[key] = metrics[f"env/all/{key}"]
     return metrics
+
+
+def fault_metrics(rollouts: RolloutBatch) -> dict[str, float]:
+    """env/all/faults/<kind>: failed calls; .../groups_dropped and .../groups_retried: groups."""
+    counts = {kind: sum(fault.kind == kind for fault in rollouts.faults) for kind in get_args(FaultKind)}
+    counts |= {"groups_dropped": rollouts.num_dropped, "groups_retried": rollouts.num_retried}
+    return {f"env/all/faults/{name}": float(count) for name, count in counts.items()}
 
 
 def sample_train_metrics(trained_D: Sequence[TrainedSequence]) -> dict[str, float]:
@@ -69,6 +82,25 @@ def entropy_metrics(sequences_D: Sequence[TrainingSequence]) -> dict[str, float]
     if not logprobs:
         return {}
     return {"entropy": float(-np.concatenate(logprobs).mean(dtype=np.float64))}
+
+
+def constant_group_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+    """How many groups have one reward for all members, and why: equal texts, or else all right, or all wrong."""
+    constant_P = [group for group in groups_P if is_constant(group.get_total_rewards())]
+    identical_P = [group for group in constant_P if _has_identical_texts(group)]
+    differing_P = [group for group in constant_P if not _has_identical_texts(group)]
+    num_right = sum(group.get_total_rewards()[0] >= GOOD_REWARD for group in differing_P)
+    return {
+        "batch/num_constant_groups": float(len(constant_P)),
+        "batch/num_all_right_groups": float(num_right),
+        "batch/num_all_wrong_groups": float(len(differing_P) - num_right),
+        "batch/num_identical_text_groups": float(len(identical_P)),
+    }
+
+
+def _has_identical_texts(group: TrajectoryGroup) -> bool:
+    texts_G = [[turn.ac.tokens for turn in trajectory.transitions] for trajectory in group.trajectories_G]
+    return all(text == texts_G[0] for text in texts_G)
 
 
 def _episode_metrics(groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Episodes as files: one JSON line per member, and a few groups as text for people.
+"""Episodes as files: one JSON line per member and per failed call, and a few groups as text for people.
 
 `rollouts/iteration_000012.jsonl` and `rollouts/test_000012.jsonl` in the run's folder; an iteration done again after a
 resume replaces its files. The fields are listed in docs/metrics.md.
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from mint.atomic_files import storage_errors
 from recipe import journal
 from recipe.rl.batch import ScoredGroup
-from recipe.rl.types import TrajectoryGroup, Transition
+from recipe.rl.types import EnvFault, Observation, TokensWithLogprobs, TrajectoryGroup, Transition
 
 # Raised when a field changes its meaning or goes away.
 FORMAT_VERSION = 1
@@ -35,13 +35,14 @@ def export_rollouts(
     groups_P: Sequence[TrajectoryGroup | ScoredGroup],
     decoder: Decoder,
     *,
+    faults: Sequence[EnvFault] = (),
     as_json: bool,
     num_groups_as_text: int,
 ) -> None:
-    """Write <stem>.jsonl with every episode where `as_json`, and <stem>.txt with the first groups."""
+    """Write <stem>.jsonl with every episode and fault where `as_json`, and <stem>.txt with the first groups of each."""
     if not as_json and num_groups_as_text == 0:
         return
-    records = rollout_records(groups_P, decoder)
+    records = rollout_records(groups_P, decoder) + [_fault_record(fault, decoder) for fault in faults]
     if as_json:
         write_records(stem.with_suffix(".jsonl"), records)
     if num_groups_as_text > 0:
@@ -60,14 +61,18 @@ def write_records(path: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def write_text(path: Path, records: Sequence[dict[str, Any]], num_groups: int) -> None:
-    """Write the first `num_groups` groups of the records for people to read."""
-    shown = list(dict.fromkeys(record["group"] for record in records))[:num_groups]
-    _write(path, "\n".join(_episode_text(record) for record in records if record["group"] in shown))
+    """Write the first `num_groups` groups of the records, and of those that failed, for people to read."""
+    texts: list[str] = []
+    for has_failed, text_of in ((False, _episode_text), (True, _fault_text)):
+        chosen = [record for record in records if ("fault" in record) == has_failed]
+        shown = list(dict.fromkeys(record["group"] for record in chosen))[:num_groups]
+        texts += [text_of(record) for record in chosen if record["group"] in shown]
+    _write(path, "\n".join(texts))
 
 
 def _group_records(scored: TrajectoryGroup | ScoredGroup, decoder: Decoder) -> list[dict[str, Any]]:
     group = scored.group if isinstance(scored, ScoredGroup) else scored
-    advantages_G = scored.advantages_G if isinstance(scored, ScoredGroup) else [None] * len(group)
+    advantages_G = scored.mean_advantages_G if isinstance(scored, ScoredGroup) else [None] * len(group)
     members = zip(
         group.trajectories_G,
         group.get_total_rewards(),
@@ -93,31 +98,59 @@ def _group_records(scored: TrajectoryGroup | ScoredGroup, decoder: Decoder) -> l
     ]
 
 
+def _fault_record(fault: EnvFault, decoder: Decoder) -> dict[str, Any]:
+    """The episode up to the call that failed; the reply it failed on comes last, without a reward."""
+    turns = [_turn_record(transition, decoder) for transition in fault.transitions]
+    if fault.unrated_turn is not None:
+        turns.append(_sampled_record(*fault.unrated_turn, decoder) | {"reward": None, "metrics": {}, "logs": {}})
+    return {
+        "version": FORMAT_VERSION,
+        "group": fault.i_group,
+        "member": fault.i_member,
+        "attempt": fault.attempt,
+        "env": fault.env_name,
+        "fault": {"kind": fault.kind, "where": fault.where, "error": fault.error, "traceback": fault.traceback},
+        "turns": turns,
+    }
+
+
 def _turn_record(transition: Transition, decoder: Decoder) -> dict[str, Any]:
-    prompt_tokens = transition.ob.to_ints()
+    rating = {"reward": transition.reward, "metrics": transition.metrics, "logs": transition.logs}
+    return _sampled_record(transition.ob, transition.ac, decoder) | rating
+
+
+def _sampled_record(observation: Observation, action: TokensWithLogprobs, decoder: Decoder) -> dict[str, Any]:
+    prompt_tokens = observation.to_ints()
     return {
         "prompt": decoder.decode(prompt_tokens),
-        "response": decoder.decode(list(transition.ac.tokens)),
+        "response": decoder.decode(list(action.tokens)),
         "prompt_tokens": prompt_tokens,
-        "tokens": list(transition.ac.tokens),
-        "logprobs": list(transition.ac.logprobs),
-        "stop_reason": transition.ac.stop_reason,
-        "reward": transition.reward,
-        "metrics": transition.metrics,
-        "logs": transition.logs,
+        "tokens": list(action.tokens),
+        "logprobs": list(action.logprobs),
+        "stop_reason": action.stop_reason,
     }
 
 
 def _episode_text(record: dict[str, Any]) -> str:
     advantage = record["advantage"]
     head = f"=== group {record['group']} member {record['member']}: reward {record['total_reward']:.4g}"
-    lines = [head + ("" if advantage is None else f", advantage {advantage:+.4g}")]
+    head += "" if advantage is None else f", advantage {advantage:+.4g}"
+    return "\n".join([head, *_turn_lines(record)]) + "\n"
+
+
+def _fault_text(record: dict[str, Any]) -> str:
+    fault = record["fault"]
+    head = f"=== group {record['group']}, attempt {record['attempt']}: {fault['kind']} in {fault['where']}"
+    return "\n".join([head, *_turn_lines(record), "--- fault", fault["traceback"]]) + "\n"
+
+
+def _turn_lines(record: dict[str, Any]) -> list[str]:
+    lines: list[str] = []
     for i_turn, turn in enumerate(record["turns"]):
-        lines.append(f"--- turn {i_turn}, prompt")
-        lines.append(turn["prompt"])
-        lines.append(f"--- turn {i_turn}, response ({turn['stop_reason']}, reward {turn['reward']:.4g})")
-        lines.append(turn["response"])
-    return "\n".join(lines) + "\n"
+        reward = "no reward" if turn["reward"] is None else f"reward {turn['reward']:.4g}"
+        lines += [f"--- turn {i_turn}, prompt", turn["prompt"]]
+        lines += [f"--- turn {i_turn}, response ({turn['stop_reason']}, {reward})", turn["response"]]
+    return lines
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,29 +1,43 @@
 """Episodes: every member of every group is played concurrently, so that the engine sees all waiting turns as one batch.
 
-Each turn of each member has its own seed, derived from where it stands (run, iteration, group, member, turn). A rollout
-thus depends on no other, and an iteration can be repeated without replaying the ones before it.
+Each turn of each member has its own seed, derived from where it stands (run, iteration, group, member, turn, attempt).
+A rollout thus depends on no other, and an iteration can be repeated without replaying the ones before it.
+
+When an environment fails, the other members of its group play to their end before the group is dropped or tried again:
+which requests the engine sees then depends on no clock, and none outlives its group.
 
 Axes: _P group of the batch (problem), _G member of a group.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-from mint.errors import InvalidRequest, MintError, NonFiniteError
+from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
 from recipe.completers import TokenCompleter
 from recipe.rl.concurrency import gather_or_cancel
+from recipe.rl.env_calls import EnvCallFailed, call_env, call_env_now
+from recipe.rl.env_faults import EnvFaultConfig, EnvironmentFailed
+from recipe.rl.env_results import (
+    checked_envs,
+    checked_first_prompt,
+    checked_group_rewards,
+    checked_step,
+    checked_tags,
+)
+from recipe.rl.loop_watchdog import LoopWatchdog
 from recipe.rl.types import (
     ActionExtra,
     Env,
+    EnvFault,
     EnvGroupBuilder,
-    Metrics,
+    GroupOutcome,
     Observation,
+    RolloutBatch,
     StepResult,
     TokensWithLogprobs,
     Trajectory,
@@ -31,11 +45,9 @@ from recipe.rl.types import (
     Transition,
 )
 
+__all__ = ["EnvironmentFailed", "SeedScope", "roll_out_group", "roll_out_groups"]
+
 T = TypeVar("T")
-
-
-class EnvironmentFailed(MintError, RuntimeError):
-    """An environment raised; the message says which one and where, the original error is its __cause__."""
 
 
 @dataclass(frozen=True)
@@ -47,103 +59,194 @@ class SeedScope:
     split: str
     iteration: int
 
-    def turn_seed(self, i_group: int, i_member: int, turn: int) -> int:
-        """The sampling seed of one turn."""
-        return derive_seed("rollout", self.split, self.seed, self.iteration, i_group, i_member, turn)
+    def turn_seed(self, i_group: int, i_member: int, turn: int, attempt: int = 0) -> int:
+        """The sampling seed of one turn; another one in each attempt at the group."""
+        place = ("rollout", self.split, self.seed, self.iteration, i_group, i_member, turn)
+        return derive_seed(*place, *(("attempt", attempt) if attempt > 0 else ()))
 
 
 async def roll_out_groups(
-    builders_P: Sequence[EnvGroupBuilder], policy: TokenCompleter, seeds: SeedScope, *, min_group_size: int = 1
-) -> list[TrajectoryGroup]:
-    """One TrajectoryGroup per builder, in order; all groups and members run concurrently.
+    builders_P: Sequence[EnvGroupBuilder],
+    policy: TokenCompleter,
+    seeds: SeedScope,
+    rule: EnvFaultConfig,
+    *,
+    min_group_size: int = 1,
+) -> RolloutBatch:
+    """Play one group per builder, all groups and members concurrently, by the rule for environment faults.
 
-    min_group_size: smallest group allowed; advantages need 2. Checked before anything is sampled.
+    min_group_size: smallest group allowed; advantages need 2. Checked for all groups before anything is sampled, so
+        that sampling starts once every make_envs() has returned or failed.
     """
-    envs_PG = await gather_or_cancel([_make_envs(builder, i, min_group_size) for i, builder in enumerate(builders_P)])
-    return await gather_or_cancel(
-        [
-            _roll_out_group(builder, envs_G, policy, seeds, i_group)
-            for i_group, (builder, envs_G) in enumerate(zip(builders_P, envs_PG, strict=True))
-        ]
-    )
-
-
-async def _make_envs(builder: EnvGroupBuilder, i_group: int, min_group_size: int) -> Sequence[Env]:
-    where = f"{type(builder).__name__}.make_envs() of group {i_group}"
-    envs_G = await _named(builder.make_envs(), where)
-    if len(envs_G) < min_group_size:
-        raise InvalidRequest(
-            f"group_size={len(envs_G)}: advantages need at least {min_group_size}; {where} must return that many"
-            f" environments (set group_size >= {min_group_size})."
+    attempts_P = [_Attempt(builder, i, 0, policy, seeds, rule) for i, builder in enumerate(builders_P)]
+    with LoopWatchdog():
+        envs_PG = await gather_or_cancel([attempt.make_envs(min_group_size) for attempt in attempts_P])
+        outcomes = await gather_or_cancel(
+            [
+                roll_out_group(builder, i_group, policy, seeds, rule, min_group_size=min_group_size, first_envs=envs_G)
+                for i_group, (builder, envs_G) in enumerate(zip(builders_P, envs_PG, strict=True))
+            ]
         )
-    return envs_G
+    return RolloutBatch.of(outcomes)
 
 
-async def _roll_out_group(
-    builder: EnvGroupBuilder, envs_G: Sequence[Env], policy: TokenCompleter, seeds: SeedScope, i_group: int
-) -> TrajectoryGroup:
-    trajectories_G = await gather_or_cancel(
-        [_roll_out_member(env, policy, seeds, i_group, i_member) for i_member, env in enumerate(envs_G)]
-    )
-    where = f"{type(builder).__name__}.compute_group_rewards() of group {i_group}"
-    scored_G = await _named(builder.compute_group_rewards(trajectories_G, envs_G), where)
-    if len(scored_G) != len(envs_G):
-        raise InvalidRequest(f"{where} returned {len(scored_G)} results for {len(envs_G)} members; return one each.")
-    for i_member, (reward, metrics) in enumerate(scored_G):
-        _check_finite(reward, metrics, f"{where}, member {i_member}")
-    return TrajectoryGroup(
-        trajectories_G=trajectories_G,
-        final_rewards_G=[float(reward) for reward, _ in scored_G],
-        metrics_G=[metrics for _, metrics in scored_G],
-        tags=list(builder.logging_tags()),
-        env_name=_env_name(envs_G[0]) if envs_G else type(builder).__name__,
-        i_group=i_group,
-    )
+async def roll_out_group(
+    builder: EnvGroupBuilder,
+    i_group: int,
+    policy: TokenCompleter,
+    seeds: SeedScope,
+    rule: EnvFaultConfig,
+    *,
+    min_group_size: int = 1,
+    first_envs: list[Env] | EnvFault | None = None,
+) -> GroupOutcome:
+    """Play one group by the rule for environment faults.
+
+    i_group: its position in the batch. first_envs: what make_envs() gave for the first attempt, where it was called
+        already.
+    Raises EnvironmentFailed where the rule is to stop, InvalidRequest for a group that is too small, and whatever the
+    policy or the engine raise.
+    """
+    faults: list[EnvFault] = []
+    for number in range(rule.num_attempts):
+        attempt = _Attempt(builder, i_group, number, policy, seeds, rule)
+        envs_G = first_envs if number == 0 else None
+        if envs_G is None:
+            envs_G = await attempt.make_envs(min_group_size)
+        played = [envs_G] if isinstance(envs_G, EnvFault) else await attempt.play(envs_G)
+        if isinstance(played, TrajectoryGroup):
+            return GroupOutcome(i_group, played, faults, number + 1)
+        faults += played
+    return GroupOutcome(i_group, None, faults, rule.num_attempts)
 
 
-async def _roll_out_member(
-    env: Env, policy: TokenCompleter, seeds: SeedScope, i_group: int, i_member: int
-) -> Trajectory:
-    member = f"{_env_name(env)} (group {i_group}, member {i_member})"
-    observation, stop = await _named(env.initial_observation(), f"initial_observation() of {member}")
-    transitions: list[Transition] = []
-    while True:
-        turn = len(transitions)
-        action = await policy(observation, stop, seed=seeds.turn_seed(i_group, i_member, turn))
-        _check_action(action, f"turn {turn} of {member}")
-        where = f"step() of {member}, turn {turn}"
-        result = await _named(env.step(list(action.tokens), extra=ActionExtra(stop_reason=action.stop_reason)), where)
-        _check_finite(result.reward, result.metrics, where)
-        transitions.append(_transition(observation, action, result))
-        if result.episode_done:
-            return Trajectory(transitions=transitions, final_ob=result.next_observation)
-        observation, stop = result.next_observation, result.next_stop_condition
+@dataclass(frozen=True)
+class _Attempt:
+    """One attempt at a group. Its calls into environments return an EnvFault where they fail and may be survived."""
+
+    builder: EnvGroupBuilder
+    i_group: int
+    number: int
+    policy: TokenCompleter
+    seeds: SeedScope
+    rule: EnvFaultConfig
+
+    async def make_envs(self, min_group_size: int) -> list[Env] | EnvFault:
+        where = self._of_builder("make_envs")
+        try:
+            envs_G = await self._call(self.builder.make_envs, checked_envs, where, self.builder)
+        except EnvCallFailed as failure:
+            return self._fault(failure, type(self.builder).__name__)
+        if len(envs_G) < min_group_size:
+            raise InvalidRequest(
+                f"group_size={len(envs_G)}: advantages need at least {min_group_size}; {where} must return that many"
+                f" environments (set group_size >= {min_group_size})."
+            )
+        return envs_G
+
+    async def play(self, envs_G: list[Env]) -> TrajectoryGroup | list[EnvFault]:
+        played_G = await gather_or_cancel([self._play_member(env, i_member) for i_member, env in enumerate(envs_G)])
+        faults = [member for member in played_G if isinstance(member, EnvFault)]
+        if faults:
+            return faults
+        trajectories_G = [member for member in played_G if isinstance(member, Trajectory)]
+        try:
+            scored_G = await self._call(
+                partial(self.builder.compute_group_rewards, trajectories_G, envs_G),
+                partial(checked_group_rewards, group_size=len(envs_G)),
+                self._of_builder("compute_group_rewards"),
+                self.builder,
+            )
+            tags = call_env_now(self.builder.logging_tags, checked_tags, self._of_builder("logging_tags"))
+        except EnvCallFailed as failure:
+            return [self._fault(failure, type(self.builder).__name__)]
+        return TrajectoryGroup(
+            trajectories_G=trajectories_G,
+            final_rewards_G=[reward for reward, _ in scored_G],
+            metrics_G=[metrics for _, metrics in scored_G],
+            tags=tags,
+            env_name=_env_name(envs_G[0]),
+            i_group=self.i_group,
+        )
+
+    async def _play_member(self, env: Env, i_member: int) -> Trajectory | EnvFault:
+        member = f"{_env_name(env)} (group {self.i_group}, member {i_member})"
+        transitions: list[Transition] = []
+        unrated_turn: tuple[Observation, TokensWithLogprobs] | None = None
+        try:
+            observation, stop = await self._call(
+                env.initial_observation, checked_first_prompt, f"initial_observation() of {member}", env
+            )
+            while True:
+                turn = len(transitions)
+                action = await self.policy(observation, stop, seed=self._seed(i_member, turn))
+                _check_action(action, f"turn {turn} of {member}")
+                unrated_turn = (observation, action)
+                step = partial(env.step, list(action.tokens), extra=ActionExtra(stop_reason=action.stop_reason))
+                result = await self._call(step, checked_step, f"step() of {member}, turn {turn}", env)
+                transitions.append(_transition(observation, action, result))
+                if result.episode_done:
+                    return Trajectory(transitions=transitions, final_ob=result.next_observation)
+                observation, stop, unrated_turn = result.next_observation, result.next_stop_condition, None
+        except EnvCallFailed as failure:
+            return self._fault(failure, _env_name(env), i_member, transitions, unrated_turn)
+
+    async def _call(
+        self, method: Callable[[], Awaitable[Any]], check: Callable[[Any], T], where: str, owner: Env | EnvGroupBuilder
+    ) -> T:
+        name = getattr(method, "func", method).__name__
+        written_in = getattr(_played(owner), name, None)
+        return await call_env(method, check, where, deadline_s=self.rule.deadline_s, written_in=written_in)
+
+    def _fault(
+        self,
+        failure: EnvCallFailed,
+        env_name: str,
+        i_member: int | None = None,
+        transitions: Sequence[Transition] = (),
+        unrated_turn: tuple[Observation, TokensWithLogprobs] | None = None,
+    ) -> EnvFault:
+        if self.rule.on_fault == "stop":
+            raise failure.as_stop() from failure.__cause__
+        return EnvFault(
+            kind=failure.kind,
+            where=failure.where,
+            error=failure.error,
+            traceback=failure.traceback_text,
+            env_name=env_name,
+            i_group=self.i_group,
+            attempt=self.number,
+            i_member=i_member,
+            transitions=list(transitions),
+            unrated_turn=unrated_turn,
+        )
+
+    def _seed(self, i_member: int, turn: int) -> int:
+        return self.seeds.turn_seed(self.i_group, i_member, turn, self.number)
+
+    def _of_builder(self, method: str) -> str:
+        return f"{type(self.builder).__name__}.{method}() of group {self.i_group}"
+
+
+def _played(owner: object) -> object:
+    """The object a user wrote: what an adapter such as EnvFromMessageEnv plays, where there is one."""
+    return getattr(owner, "message_env", owner)
 
 
 def _env_name(env: Env) -> str:
-    """The class a user wrote: what an adapter such as EnvFromMessageEnv plays, where there is one."""
-    return type(getattr(env, "message_env", env)).__name__
+    return type(_played(env)).__name__
 
 
 def _transition(observation: Observation, action: TokensWithLogprobs, result: StepResult) -> Transition:
     return Transition(
         ob=observation,
         ac=action,
-        reward=float(result.reward),
+        reward=result.reward,
         episode_done=result.episode_done,
         metrics=result.metrics,
         logs=result.logs,
+        token_rewards=result.token_rewards,
     )
-
-
-async def _named(call: Awaitable[T], where: str) -> T:
-    """The result of an environment's own code; an error in it says where it happened (a MintError keeps its class)."""
-    try:
-        return await call
-    except MintError as error:
-        raise type(error)(f"{where}: {error}") from error
-    except Exception as error:
-        raise EnvironmentFailed(f"{where} raised {type(error).__name__}: {error}") from error
 
 
 def _check_action(action: TokensWithLogprobs, where: str) -> None:
@@ -153,11 +256,3 @@ def _check_action(action: TokensWithLogprobs, where: str) -> None:
             f"{where}: the policy returned {len(action.tokens)} tokens with {num_logprobs} logprobs; training needs the"
             " sampler's logprob of every token."
         )
-
-
-def _check_finite(reward: float, metrics: Metrics, where: str) -> None:
-    for name, value in (("reward", reward), *metrics.items()):
-        if not isinstance(value, Real):
-            raise InvalidRequest(f"{where}: {name} is {value!r} ({type(value).__name__}); it must be a number.")
-        if not math.isfinite(value):
-            raise NonFiniteError(f"{where}: {name} is {value}; it must be finite. Clamp it or fix the scoring.")

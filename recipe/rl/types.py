@@ -1,11 +1,14 @@
-"""The vocabulary of the RL stage: the environment protocol (which lives in `envs.types`) and groups of trajectories.
+"""The vocabulary of the RL stage: the environment protocol (which lives in `envs.types`), groups of trajectories, and
+what became of groups whose environments failed.
 
-Axes: _G member of a group.
+Axes: _P group of the batch (problem), _G member of a group.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from envs.types import (
     Action,
@@ -22,7 +25,10 @@ from envs.types import (
     TokensWithLogprobs,
     Trajectory,
     Transition,
+    WrongType,
 )
+
+FaultKind = Literal["raised", "hung", "non_finite", "wrong_type"]
 
 
 @dataclass(frozen=True)
@@ -61,20 +67,97 @@ class TrajectoryGroup:
         ]
 
 
+@dataclass(frozen=True)
+class EnvFault:
+    """One call into an environment that failed, with the episode up to it."""
+
+    kind: FaultKind
+    # Which call, such as "step() of CodeEnv (group 3, member 1), turn 0".
+    where: str
+    # The error in one line, and its traceback as text; where no code of the environment raised, where that code is.
+    error: str
+    traceback: str
+    env_name: str
+    i_group: int
+    # Which attempt at the group, from 0.
+    attempt: int
+    # None where the call was about the whole group.
+    i_member: int | None = None
+    # The turns of the episode before the failed call.
+    transitions: list[Transition] = field(default_factory=list)
+    # What was shown to the policy, and its reply, where the call failed on that reply.
+    unrated_turn: tuple[Observation, TokensWithLogprobs] | None = None
+
+    @property
+    def summary(self) -> str:
+        """Which call, and its error."""
+        return f"{self.where}: {self.error}"
+
+
+@dataclass(frozen=True)
+class GroupOutcome:
+    """What became of one group, by the rule for environment faults."""
+
+    i_group: int
+    # None: dropped.
+    group: TrajectoryGroup | None
+    # Of all attempts, in their order, and within an attempt by member.
+    faults: list[EnvFault] = field(default_factory=list)
+    # How often the group was played.
+    num_attempts: int = 1
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """The groups of a batch that came through, and what became of the others."""
+
+    groups_P: list[TrajectoryGroup]
+    faults: list[EnvFault]
+    num_dropped: int
+    num_retried: int
+
+    @classmethod
+    def of(cls, outcomes: Sequence[GroupOutcome]) -> RolloutBatch:
+        """All outcomes as one batch, by the position of their group, whatever the order in which they finished."""
+        ordered = sorted(outcomes, key=lambda outcome: outcome.i_group)
+        return cls(
+            groups_P=[outcome.group for outcome in ordered if outcome.group is not None],
+            faults=[fault for outcome in ordered for fault in outcome.faults],
+            num_dropped=sum(outcome.group is None for outcome in ordered),
+            num_retried=sum(outcome.num_attempts > 1 for outcome in ordered),
+        )
+
+    @property
+    def first_cause(self) -> EnvFault:
+        """The first fault of the first group that was dropped; there must be one."""
+        kept = {group.i_group for group in self.groups_P}
+        return next(fault for fault in self.faults if fault.i_group not in kept)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of the batch, dropped ones included."""
+        return len(self.groups_P) + self.num_dropped
+
+
 __all__ = [
     "Action",
     "ActionExtra",
     "Env",
+    "EnvFault",
     "EnvGroupBuilder",
+    "FaultKind",
+    "GroupOutcome",
     "Logs",
     "Metrics",
     "Observation",
     "RLDataset",
     "RLDatasetBuilder",
+    "RolloutBatch",
     "StepResult",
     "StopCondition",
     "TokensWithLogprobs",
     "Trajectory",
     "TrajectoryGroup",
     "Transition",
+    "WrongType",
 ]

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from mint import types
-from mint.errors import InvalidRequest, NonFiniteError
-from recipe.rl.rollouts import EnvironmentFailed, SeedScope, roll_out_groups
+from mint.errors import InvalidRequest
+from recipe.rl.env_faults import EnvFaultConfig, EnvironmentFailed
+from recipe.rl.rollouts import SeedScope, roll_out_groups
 from recipe.rl.types import (
     ActionExtra,
     Env,
@@ -94,7 +95,9 @@ class Countdowns(EnvGroupBuilder):
 
 
 async def roll_out(builders: Sequence[EnvGroupBuilder], policy: CountingPolicy | None = None) -> list[TrajectoryGroup]:
-    return await roll_out_groups(builders, policy or CountingPolicy(), SEEDS, min_group_size=2)
+    rule = EnvFaultConfig(on_fault="stop")
+    batch = await roll_out_groups(builders, policy or CountingPolicy(), SEEDS, rule, min_group_size=2)
+    return batch.groups_P
 
 
 async def test_every_turn_keeps_its_tokens_logprobs_and_reward() -> None:
@@ -144,7 +147,7 @@ async def test_a_non_finite_reward_names_environment_group_and_member(reward: fl
     good = Countdowns([CountdownEnv(1), CountdownEnv(1)])
     bad = Countdowns([CountdownEnv(1), CountdownEnv(2, reward=reward)])
     with pytest.raises(
-        NonFiniteError, match=r"step\(\) of CountdownEnv \(group 1, member 1\), turn 1: reward is (nan|inf)"
+        EnvironmentFailed, match=r"step\(\) of CountdownEnv \(group 1, member 1\), turn 1: reward is (nan|inf)"
     ):
         await roll_out([good, bad])
 
@@ -152,14 +155,14 @@ async def test_a_non_finite_reward_names_environment_group_and_member(reward: fl
 async def test_a_non_finite_group_reward_names_the_builder_and_member() -> None:
     builder = Countdowns([CountdownEnv(1), CountdownEnv(1)], group_rewards=[0.0, float("nan")])
     with pytest.raises(
-        NonFiniteError, match=r"Countdowns.compute_group_rewards\(\) of group 0, member 1: reward is nan"
+        EnvironmentFailed, match=r"Countdowns.compute_group_rewards\(\) of group 0: member 1: reward is nan"
     ):
         await roll_out([builder])
 
 
 async def test_a_reward_that_is_no_number_is_refused() -> None:
     builder = Countdowns([CountdownEnv(1), CountdownEnv(1, reward="good")])  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InvalidRequest, match=r"member 1\), turn 0: reward is 'good' \(str\); it must be a number"):
+    with pytest.raises(EnvironmentFailed, match=r"member 1\), turn 0: reward is 'good' \(str\); it must be a number"):
         await roll_out([builder])
 
 
@@ -188,5 +191,5 @@ async def test_a_group_of_one_is_refused_before_sampling() -> None:
 
 
 async def test_group_rewards_of_the_wrong_number_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"returned 3 results for 2 members"):
+    with pytest.raises(EnvironmentFailed, match=r"returned 3 results for 2 members"):
         await roll_out([Countdowns([CountdownEnv(1), CountdownEnv(1)], group_rewards=[0.0, 1.0, 2.0])])

@@ -15,7 +15,7 @@ import mint
 from mint import types
 from mint.checkpoint_store import CheckpointStore
 from mint.errors import InvalidRequest
-from recipe.rl.rollouts import EnvironmentFailed
+from recipe.rl.env_faults import EnvFaultConfig, EnvironmentFailed
 from recipe.rl.train import Config, KLReferenceConfig, RLResult, main
 from recipe.rl.types import (
     ActionExtra,
@@ -177,6 +177,7 @@ async def test_a_resumed_run_equals_an_undisturbed_one(
 ) -> None:
     fuse = tmp_path / "fuse"
     settings: dict[str, Any] = {"save_every": 1, "eval_every": 2, "data": {"fuse": str(fuse), "has_test_set": True}}
+    settings["env_faults"] = EnvFaultConfig(on_fault="stop")
     whole = await run("whole", **settings)
     fuse.touch()
     with pytest.raises(EnvironmentFailed, match="the power went off"):
