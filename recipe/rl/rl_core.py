@@ -157,7 +157,7 @@ class RLConfig:
         """The setting and its value, with the environment variable where it may have come from there."""
         source = _FROM_ENVIRONMENT.get(name)
         value = getattr(self, name)
-        if source is not None and source.is_set and source() == value:
+        if source is not None and source.is_set and str(source()) == str(value):
             return f"{source.variable}={value} (the setting {name})"
         return f"{name}={value}"
 
