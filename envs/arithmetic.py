@@ -14,7 +14,7 @@ from envs.problem_env import ProblemEnv
 from envs.types import RLDatasetBuilder
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
-from renderers import Renderer, get_renderer
+from renderers import Message, Renderer, get_renderer
 
 # One in this many additions is kept for testing.
 _TEST_SHARE = 5
@@ -59,6 +59,12 @@ def draw_additions(num_problems: int, max_operand: int, seed: int, *, is_test: b
         if is_test_addition(left, right) == is_test:
             additions.append((left, right))
     return additions
+
+
+def addition_conversations(num_problems: int, max_operand: int, seed: int) -> list[list[Message]]:
+    """Questions of the training split, each with its right answer: supervised data for a warm start."""
+    envs = [AdditionEnv(*addition) for addition in draw_additions(num_problems, max_operand, seed, is_test=False)]
+    return [[{"role": "user", "content": env.get_question()}, *env.gold_replies()] for env in envs]
 
 
 @chz.chz(typecheck=True)
@@ -106,10 +112,14 @@ class AdditionDatasetBuilder(RLDatasetBuilder):
             return train, None
         return train, GroupDataset(self._groups(self.num_test_problems, renderer, is_test=True), self.groups_per_batch)
 
+    def make_env(self, left: int, right: int) -> AdditionEnv:
+        """The environment of one addition; a subclass may make another."""
+        return AdditionEnv(left, right)
+
     def _groups(self, num_problems: int, renderer: Renderer, *, is_test: bool) -> list[MessageEnvGroupBuilder]:
         return [
             MessageEnvGroupBuilder(
-                partial(AdditionEnv, left, right),
+                partial(self.make_env, left, right),
                 renderer,
                 group_size=1 if is_test else self.group_size,
                 tags=("addition",),
