@@ -38,8 +38,11 @@ def checked_first_prompt(result: Any) -> tuple[Observation, StopCondition]:
     return _checked_prompt("the observation", result[0]), _checked_stop("the stop condition", result[1])
 
 
-def checked_step(result: Any) -> StepResult:
-    """The result of step(), with plain numbers. Of the last step, the next observation is not looked at."""
+def checked_step(result: Any, num_tokens: int) -> StepResult:
+    """The result of step() for an action of that many tokens, with plain numbers.
+
+    Of the last step, the next observation is not looked at.
+    """
     if not isinstance(result, StepResult):
         raise WrongType(f"returned {shown(result)}; it must be a StepResult")
     if not isinstance(result.episode_done, bool | np.bool_):
@@ -47,19 +50,34 @@ def checked_step(result: Any) -> StepResult:
     if not result.episode_done:
         _checked_prompt("next_observation", result.next_observation)
         _checked_stop("next_stop_condition", result.next_stop_condition)
-    token_rewards = result.token_rewards
-    if token_rewards is not None:
-        if not isinstance(token_rewards, Sequence):
-            raise WrongType(f"token_rewards is {shown(token_rewards)}; it must be a list of numbers, or None")
-        token_rewards = [checked_number(f"token_rewards[{i}]", value) for i, value in enumerate(token_rewards)]
+    reward = checked_number("reward", result.reward)
     return replace(
         result,
-        reward=checked_number("reward", result.reward),
+        reward=reward,
         episode_done=bool(result.episode_done),
-        token_rewards=token_rewards,
+        token_rewards=_checked_token_rewards(result.token_rewards, reward, num_tokens),
         metrics=checked_metrics(result.metrics),
         logs=_checked_logs(result.logs),
     )
+
+
+def _checked_token_rewards(token_rewards: Any, reward: float, num_tokens: int) -> list[float] | None:
+    if token_rewards is None:
+        return None
+    if not isinstance(token_rewards, Sequence):
+        raise WrongType(f"token_rewards is {shown(token_rewards)}; it must be a list of numbers, or None")
+    if len(token_rewards) != num_tokens:
+        raise WrongType(
+            f"{len(token_rewards)} token_rewards for an action of {num_tokens} tokens; return one for each, the stop"
+            " token included"
+        )
+    numbers = [checked_number(f"token_rewards[{i}]", value) for i, value in enumerate(token_rewards)]
+    if not math.isclose(math.fsum(numbers), reward, rel_tol=1e-6, abs_tol=1e-6):
+        raise WrongType(
+            f"the token_rewards sum to {math.fsum(numbers)} and the reward is {reward}; they spread the reward over the"
+            " tokens, so their sum must be the reward"
+        )
+    return numbers
 
 
 def checked_group_rewards(scored_G: Any, group_size: int) -> list[tuple[float, Metrics]]:

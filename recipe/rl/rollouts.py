@@ -183,7 +183,8 @@ class _Attempt:
                 _check_action(action, f"turn {turn} of {member}")
                 unrated_turn = (observation, action)
                 step = partial(env.step, list(action.tokens), extra=ActionExtra(stop_reason=action.stop_reason))
-                result = await self._call(step, checked_step, f"step() of {member}, turn {turn}", env)
+                check = partial(checked_step, num_tokens=len(action.tokens))
+                result = await self._call(step, check, f"step() of {member}, turn {turn}", env)
                 transitions.append(_transition(observation, action, result))
                 if result.episode_done:
                     return Trajectory(transitions=transitions, final_ob=result.next_observation)

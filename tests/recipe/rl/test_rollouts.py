@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -193,3 +194,35 @@ async def test_a_group_of_one_is_refused_before_sampling() -> None:
 async def test_group_rewards_of_the_wrong_number_are_refused() -> None:
     with pytest.raises(EnvironmentFailed, match=r"returned 3 results for 2 members"):
         await roll_out([Countdowns([CountdownEnv(1), CountdownEnv(1)], group_rewards=[0.0, 1.0, 2.0])])
+
+
+class TokenRewardEnv(CountdownEnv):
+    """One turn with a reward of 3, spread as given."""
+
+    def __init__(self, token_rewards: list[float]) -> None:
+        super().__init__(turns=1, reward=3.0)
+        self.token_rewards = token_rewards
+
+    async def step(self, action: list[int], *, extra: ActionExtra | None = None) -> StepResult:
+        return replace(await super().step(action, extra=extra), token_rewards=self.token_rewards)
+
+
+async def test_token_rewards_stay_with_their_turn_and_count_once() -> None:
+    [group] = await roll_out([Countdowns([TokenRewardEnv([3.0]), CountdownEnv(1, reward=1.0)])])
+    assert [trajectory.transitions[0].token_rewards for trajectory in group.trajectories_G] == [[3.0], None]
+    assert group.get_total_rewards() == [3.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("token_rewards", "message"),
+    [
+        ([1.0, 2.0], "2 token_rewards for an action of 1 tokens; return one for each"),
+        ([2.0], "the token_rewards sum to 2.0 and the reward is 3.0"),
+        ([float("nan")], r"token_rewards\[0\] is nan; it must be finite"),
+    ],
+)
+async def test_token_rewards_that_do_not_spread_the_reward_are_refused(
+    token_rewards: list[float], message: str
+) -> None:
+    with pytest.raises(EnvironmentFailed, match=message):
+        await roll_out([Countdowns([TokenRewardEnv(token_rewards), CountdownEnv(1)])])
