@@ -106,7 +106,6 @@ class SandboxConfig:
         if self.num_workers is not None and self.num_workers < 1:
             raise InvalidRequest(f"num_workers={self.num_workers}: must be at least 1")
 
-    @chz.init_property
     def minimum_level(self) -> IsolationLevel:
         """`minimum_isolation` as a level."""
         return IsolationLevel[self.minimum_isolation.upper()]

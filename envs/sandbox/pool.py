@@ -1,4 +1,4 @@
-"""Runs untrusted Python programs, several at a time, each in a process of its own behind the strongest walls there are."""
+"""Runs untrusted Python programs, several at a time, each in a process of its own behind the best walls there are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import atexit
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
 import chz
@@ -27,6 +26,8 @@ ARRANGEMENTS: tuple[Arrangement, ...] = (
     (IsolationLevel.FILTERED, True),
     (IsolationLevel.LIMITS, False),
 )
+_shared: dict[tuple[str, int | None], Sandbox] = {}
+_shared_lock = threading.Lock()
 
 
 class SandboxUnavailable(MintError):
@@ -43,7 +44,7 @@ class Sandbox:
     def __init__(self, config: SandboxConfig | None = None, exactly: Arrangement | None = None) -> None:
         self._config = config if config is not None else SandboxConfig()
         self._lock = threading.Lock()
-        first, self.isolation = _start_first(self._config.minimum_level, exactly)
+        first, self.isolation = _start_first(self._config.minimum_level(), exactly)
         self._idle = [first]
         self._is_closed = False
         self._executor = ThreadPoolExecutor(self._config.count_workers(), thread_name_prefix="sandbox")
@@ -107,12 +108,14 @@ class Sandbox:
         return ZygoteProcess(self.isolation.level.name.lower(), self.isolation.has_syscall_filter)
 
 
-@cache
 def shared_sandbox(config: SandboxConfig) -> Sandbox:
     """The sandbox of this process with these settings, made when first asked for and closed when the process ends."""
-    sandbox = Sandbox(config)
-    atexit.register(sandbox.close)
-    return sandbox
+    key = (config.minimum_isolation, config.num_workers)
+    with _shared_lock:
+        if key not in _shared:
+            _shared[key] = Sandbox(config)
+            atexit.register(_shared[key].close)
+        return _shared[key]
 
 
 def _start_first(minimum: IsolationLevel, exactly: Arrangement | None) -> tuple[ZygoteProcess, Isolation]:

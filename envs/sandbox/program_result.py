@@ -44,7 +44,7 @@ class ProgramResult:
 
 
 def read_result(reply: dict[str, Any], num_calls: int) -> ProgramResult:
-    """The result in a supervisor's reply. Reports that are not as they should be count as missing, and so do all later."""
+    """The result in a supervisor's reply. A report of another form than ours counts as missing, and so do all later."""
     results: list[CallResult] = []
     # What was reported before an output limit struck depends on the reader's speed.
     lines = reply["reports"].split("\n")[:-1] if reply["end"] != "output" else []

@@ -39,6 +39,14 @@ _LINUX_CAPABILITY_VERSION_3 = 0x20080522
 _LAST_CAPABILITY = 63
 
 
+class _MountAttributes(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
+
+
 @cache
 def _libc() -> ctypes.CDLL:
     if not sys.platform.startswith("linux"):
@@ -91,11 +99,7 @@ def pivot_root(new_root: str, put_old: str) -> None:
 
 def make_read_only(path: str) -> None:
     """Make the mount at `path` and all mounts below it read-only and deaf to setuid bits. Needs Linux 5.12."""
-
-    class MountAttributes(ctypes.Structure):
-        _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
-
-    attributes = MountAttributes(_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
+    attributes = _MountAttributes(_MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
     result = _libc().syscall(
         ctypes.c_long(_SYS_MOUNT_SETATTR),
         ctypes.c_int(_AT_FDCWD),
@@ -117,13 +121,17 @@ def keep_capabilities_across_setuid() -> None:
     _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP)
 
 
-def drop_capabilities() -> None:
-    """Give up every capability for good, also those that running a file could bring back."""
+def forget_capabilities() -> None:
+    """No file that this process or its children run brings capabilities; those that they hold stay."""
     for capability in range(_LAST_CAPABILITY + 1):
         try:
             _prctl(_PR_CAPBSET_DROP, capability)
         except OSError:
-            break  # past the last one that this kernel knows, or already without the right to hold any
+            break  # past the last one that this kernel knows, or without the right to, which is to have none
+
+
+def drop_capabilities() -> None:
+    """Give up every capability."""
     header = (ctypes.c_uint32 * 2)(_LINUX_CAPABILITY_VERSION_3, 0)
     _check(_libc().capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
@@ -135,9 +143,5 @@ def forbid_new_privileges() -> None:
 
 def install_syscall_filter(instructions: bytes) -> None:
     """Judge every later system call of this process and its children by a BPF program. Needs forbid_new_privileges."""
-
-    class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p)]
-
-    program = Program(len(instructions) // 8, instructions)
+    program = _FilterProgram(len(instructions) // 8, instructions)
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.addressof(program))

@@ -92,7 +92,7 @@ def _is_mapped_from_outside(flags: int) -> bool:
 
 
 def _folders_of_python() -> dict[str, str]:
-    """Where the standard library and the system's libraries, for its extension modules, are seen, and where they lie."""
+    """Paths of the standard library and of the system's libraries, which its modules need, and where they lie."""
     paths = sysconfig.get_paths()
     found = {paths[name]: os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")}
     found |= {folder: folder for folder in _LIBRARY_FOLDERS if os.path.isdir(folder)}

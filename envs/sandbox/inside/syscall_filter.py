@@ -1,9 +1,9 @@
 """The system calls that a program may not make, as a BPF program for seccomp.
 
-Two strengths. In namespaces the filter is a second wall: it refuses what reaches deep into the kernel (other namespaces,
-mounts, tracing, io_uring, ...) and sockets. Without namespaces it is the only wall: it also refuses signals, changing
-files, and settings of other processes. Refused calls fail with EPERM; calls newer than this table and clone3, whose
-flags a filter cannot read, with ENOSYS, which the C library answers by falling back on older ones.
+Two strengths. In namespaces the filter is a second wall: it refuses what reaches deep into the kernel (other
+namespaces, mounts, tracing, io_uring, ...) and sockets. Without namespaces it is the only wall: it also refuses
+signals, changing files, and settings of other processes. Refused calls fail with EPERM; calls newer than this table and
+clone3, whose flags a filter cannot read, with ENOSYS, which the C library answers by falling back on older ones.
 
 Numbers: the kernel's asm/unistd_64.h (x86_64) and asm-generic/unistd.h (aarch64). Instructions: linux/bpf_common.h,
 linux/seccomp.h.
@@ -15,6 +15,7 @@ import errno
 import os
 import platform
 import struct
+from functools import cache
 
 from . import libc
 
@@ -27,8 +28,9 @@ kcmp 312 272|kexec_file_load 320 294|kexec_load 246 104|keyctl 250 219|memfd_cre
 migrate_pages 256 238|mount 165 40|mount_setattr 442 442|move_mount 429 429|move_pages 279 239|mq_open 240 180
 msgget 68 186|name_to_handle_at 303 264|open_by_handle_at 304 265|open_tree 428 428|perf_event_open 298 241
 pidfd_getfd 438 438|pivot_root 155 41|process_madvise 440 440|process_vm_readv 310 270|process_vm_writev 311 271
-ptrace 101 117|quotactl 179 60|quotactl_fd 443 443|reboot 169 142|request_key 249 218|semget 64 190|setdomainname 171 162
-sethostname 170 161|setns 308 268|settimeofday 164 170|shmget 29 194|socket 41 198|swapoff 168 225|swapon 167 224
+ptrace 101 117|quotactl 179 60|quotactl_fd 443 443|reboot 169 142|request_key 249 218|semget 64 190
+setdomainname 171 162|sethostname 170 161|setns 308 268|settimeofday 164 170|shmget 29 194|socket 41 198
+swapoff 168 225|swapon 167 224
 syslog 103 116|umount2 166 39|unshare 272 97|userfaultfd 323 282|vhangup 153 58
 """
 _REFUSED_WITHOUT_NAMESPACES = """
@@ -43,7 +45,7 @@ fsetxattr 190 7|removexattr 197 14|lremovexattr 198 15|fremovexattr 199 16|mknod
 _CLONE3 = 435
 _NEWEST = 451
 _X32_BIT = 0x40000000
-# Machine: AUDIT_ARCH_*, place of the numbers in the table, clone, prctl, and (open, openat) with the place of their flags.
+# Machine: AUDIT_ARCH_*, place of the numbers in the table, clone, prctl, and the opens with the place of their flags.
 _MACHINES = {
     "x86_64": (0xC000003E, 1, 56, 157, ((2, 1), (257, 2))),
     "aarch64": (0xC00000B7, 2, 220, 167, ((56, 2),)),
@@ -65,6 +67,7 @@ _NEW_NAMESPACES = (
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
+@cache
 def build_filter(machine: str, has_namespaces: bool) -> bytes:
     """The BPF program for a machine (platform.machine()). OSError for one without a table."""
     if machine not in _MACHINES:

@@ -10,8 +10,10 @@ import gc
 import importlib
 import json
 import os
+import platform
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from . import libc, namespaces, syscall_filter
@@ -54,7 +56,11 @@ def _isolate(level: str, has_syscall_filter: bool) -> None:
         libc.load()
     if level == "namespaces":
         namespaces.enter()
+    if level != "limits":
+        libc.forget_capabilities()
     if has_syscall_filter:
+        # Built once, here, for all programs.
+        syscall_filter.build_filter(platform.machine(), level == "namespaces")
         _try_in_child(lambda: _install_filter(level))
 
 
@@ -63,8 +69,8 @@ def _install_filter(level: str) -> None:
     syscall_filter.install(has_namespaces=level == "namespaces")
 
 
-def _try_in_child(action: Any) -> None:
-    message, reader = "", 0
+def _try_in_child(action: Callable[[], None]) -> None:
+    """Do something in a process of its own. OSError where it fails there."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -86,7 +92,7 @@ def _fork_supervisor(requests: int, replies: int, level: str) -> bool:
     """Have one request served by a fresh process; False when there are no more."""
     supervisor = os.fork()
     if supervisor == 0:
-        status = 2
+        status = 2  # should it end in an exception
         try:
             if level != "limits":
                 libc.die_with_parent(signal.SIGKILL)

@@ -255,9 +255,11 @@ def test_nothing_outside_can_be_written(tmp_path: Path, sandbox: Sandbox) -> Non
     program = f"""
 import os
 def create(): return [path for path in {targets!r} if attempt(lambda: open(path, 'w').close())]
-def harm(): return [attempt(lambda: action({str(victim)!r})) for action in (
-    os.remove, lambda path: os.truncate(path, 0), lambda path: os.chmod(path, 0), lambda path: os.rename(path, path + '2'),
-    lambda path: open(path, 'a').close(), lambda path: os.link(path, path + '3'), lambda path: os.utime(path))]
+ACTIONS = (
+    os.remove, lambda path: os.truncate(path, 0), lambda path: os.chmod(path, 0),
+    lambda path: os.rename(path, path + '2'), lambda path: open(path, 'a').close(),
+    lambda path: os.link(path, path + '3'), lambda path: os.utime(path))
+def harm(): return [attempt(lambda: action({str(victim)!r})) for action in ACTIONS]
 def attempt(action):
     try:
         action()

@@ -1,0 +1,152 @@
+"""Small functions to write, generated: arithmetic on one number, in words. Even a very small model can learn it.
+
+    Write a function f(x) that returns x plus 3, then times 2.
+
+Each function is one operation or two in a row. The form of the reply, a block of code, is not asked for: the warm start
+shows it. The tests compare with what the words say, worked out here. One function in five is kept for testing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import chz
+
+from envs.code_env import CodeGrading, CodeProblem, code_groups, fenced
+from envs.code_tests import parse_test
+from envs.group_dataset import GroupDataset, check_group_size
+from envs.types import RLDatasetBuilder
+from mint.errors import InvalidRequest
+from mint.seeds import derive_seed
+from renderers import Message, get_renderer
+
+_TEST_SHARE = 5
+_NUMBERS = range(1, 10)
+# Apart enough that two different functions of this kind seldom agree on all of them.
+_ARGUMENTS = (-7, -1, 0, 4, 13)
+
+
+@dataclass(frozen=True)
+class _Operation:
+    words: str
+    code: str
+    binds_tightly: bool
+    compute: Callable[[int, int], int]
+
+
+_OPERATIONS = (
+    _Operation(" plus {n}", "{x} + {n}", False, lambda x, n: x + n),
+    _Operation(" minus {n}", "{x} - {n}", False, lambda x, n: x - n),
+    _Operation(" times {n}", "{x} * {n}", True, lambda x, n: x * n),
+    _Operation(", but at least {n}", "max({x}, {n})", True, max),
+    _Operation(", but at most {n}", "min({x}, {n})", True, min),
+)
+# An operation and its number, one or two of them.
+Recipe = tuple[tuple[int, int], ...]
+
+
+def all_recipes() -> list[Recipe]:
+    """Every function of this kind: one operation, or two different ones in a row."""
+    steps = [(i, n) for i in range(len(_OPERATIONS)) for n in _NUMBERS]
+    return [(step,) for step in steps] + [
+        (first, second) for first in steps for second in steps if first[0] != second[0]
+    ]
+
+
+def is_test_recipe(recipe: Recipe) -> bool:
+    """Whether this function belongs to the test problems; the same for every seed and run."""
+    return derive_seed("code template split", *(part for step in recipe for part in step)) % _TEST_SHARE == 0
+
+
+def template_problem(recipe: Recipe) -> CodeProblem:
+    """The question, the tests and the solution of a function."""
+    words, code, is_tight = "x", "x", True
+    for k, (i, n) in enumerate(recipe):
+        operation = _OPERATIONS[i]
+        words += (", then" if k and operation.words[0] == " " else "") + operation.words.format(n=n)
+        needs_brackets = not is_tight and operation.code.startswith("{x} *")
+        code = operation.code.format(x=f"({code})" if needs_brackets else code, n=n)
+        is_tight = operation.binds_tightly
+    question = f"Write a function f(x) that returns {words}."
+    sources = [f"assert f({x}) == {_compute(recipe, x)}" for x in _ARGUMENTS]
+    tests = tuple(parse_test(source, frozenset({"f"})) for source in sources)
+    return CodeProblem(question, tests, f"def f(x): return {code}")
+
+
+def draw_recipes(num_problems: int, seed: int, *, is_test: bool, max_operations: int) -> list[Recipe]:
+    """Functions of one split; the same for the same seed. Functions of one operation are a third of them."""
+    rng = random.Random(derive_seed("code templates", seed, int(is_test)))
+    recipes = [recipe for recipe in all_recipes() if is_test_recipe(recipe) == is_test]
+    by_length = {length: [recipe for recipe in recipes if len(recipe) == length] for length in (1, 2)}
+    lengths = [1 if max_operations == 1 or rng.random() < 1 / 3 else 2 for _ in range(num_problems)]
+    return [rng.choice(by_length[length]) for length in lengths]
+
+
+def template_conversations(num_problems: int, seed: int, max_operations: int) -> list[list[Message]]:
+    """Questions of the training split with their solutions, for a warm start; the same for the same seed."""
+    recipes = draw_recipes(num_problems, seed, is_test=False, max_operations=max_operations)
+    problems = [template_problem(recipe) for recipe in recipes]
+    return [
+        [{"role": "user", "content": problem.question}, {"role": "assistant", "content": fenced(problem.solution)}]
+        for problem in problems
+    ]
+
+
+@chz.chz(typecheck=True)
+class CodeTemplateDatasetBuilder(RLDatasetBuilder):
+    """Groups of generated functions to write."""
+
+    # Whose tokenizer to render with.
+    model_name: str
+    # One of renderers.get_renderer's names.
+    renderer_name: str
+    # Replies per problem.
+    group_size: int
+    # Problems per batch.
+    groups_per_batch: int
+    # Batches, drawn from the training split.
+    num_batches: int
+    # Functions to test on, one reply each; 0: no test set.
+    num_test_problems: int = 0
+    # 1: only functions of one operation; 2: of two as well.
+    max_operations: int = 1
+    grading: CodeGrading = chz.field(default_factory=CodeGrading)
+    # Of the problems drawn.
+    seed: int = 0
+
+    # typecheck=True checks types last; the rules below compare numbers.
+    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
+
+    @chz.validate
+    def _check(self) -> None:
+        check_group_size(self.group_size)
+        for name, least in (("groups_per_batch", 1), ("num_batches", 1), ("num_test_problems", 0)):
+            if getattr(self, name) < least:
+                raise InvalidRequest(f"{name}={getattr(self, name)}: must be at least {least}")
+        if self.max_operations not in (1, 2):
+            raise InvalidRequest(f"max_operations={self.max_operations}: must be 1 or 2")
+
+    async def __call__(self) -> tuple[GroupDataset, GroupDataset | None]:
+        """See RLDatasetBuilder."""
+        from mint.tokenizer import load_tokenizer
+
+        renderer = get_renderer(self.renderer_name, load_tokenizer(self.model_name))
+        train = self._problems(self.num_batches * self.groups_per_batch, is_test=False)
+        groups = code_groups(train, renderer, self.group_size, self.grading)
+        dataset = GroupDataset(groups, self.groups_per_batch)
+        if self.num_test_problems == 0:
+            return dataset, None
+        test = self._problems(self.num_test_problems, is_test=True)
+        return dataset, GroupDataset(code_groups(test, renderer, 1, self.grading), self.groups_per_batch)
+
+    def _problems(self, num_problems: int, *, is_test: bool) -> list[CodeProblem]:
+        recipes = draw_recipes(num_problems, self.seed, is_test=is_test, max_operations=self.max_operations)
+        return [template_problem(recipe) for recipe in recipes]
+
+
+def _compute(recipe: Recipe, x: int) -> int:
+    for i, n in recipe:
+        x = _OPERATIONS[i].compute(x, n)
+    return x
