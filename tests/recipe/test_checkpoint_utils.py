@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tinker
 
 import mint
-from mint.errors import InvalidRequest
+from mint.errors import CheckpointError, InvalidRequest
 from recipe.checkpoint_utils import (
     CheckpointRecord,
     RunIdentity,
@@ -126,3 +127,61 @@ async def test_loading_weights_of_another_rank_is_refused(
         await open_training_client(
             service, RunIdentity(str(tiny_model_dir), 8), seed=1, load_checkpoint_path=saved.state_path
         )
+
+
+class Server:
+    """A remote service that has some checkpoints, refuses others, and fails for some reason of its own on the rest."""
+
+    def __init__(self, known: set[str], failure: Exception | None = None) -> None:
+        self.known = known
+        self.failure = failure
+
+    def create_rest_client(self) -> Server:
+        return self
+
+    async def get_weights_info_by_tinker_path(self, path: str) -> None:
+        if path not in self.known:
+            raise self.failure or answer(tinker.NotFoundError, "no such weights")
+
+    async def create_training_client_from_state_with_optimizer_async(self, path: str, user_metadata: Any) -> str:
+        await self.get_weights_info_by_tinker_path(path)
+        return path
+
+
+def answer(kind: type[tinker.APIError], text: str) -> Exception:
+    """An error of the SDK without the HTTP exchange that it usually comes from."""
+    return kind.__new__(kind, text)
+
+
+async def resumed_on(server: Any, log_path: Path) -> Any:
+    write(
+        log_path,
+        '{"name": "a", "step": 1, "state_path": "tinker://r/weights/a"}\n'
+        '{"name": "b", "step": 2, "state_path": "tinker://r/weights/b"}\n',
+    )
+    identity = RunIdentity("some-model", 8)
+    record = await find_resume_record(log_path, identity, server)
+    return await open_training_client(server, identity, seed=0, record=record)
+
+
+async def test_a_checkpoint_that_a_server_no_longer_has_is_named_and_an_older_one_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        opened = await resumed_on(Server({"tinker://r/weights/a"}), tmp_path)
+    assert opened == "tinker://r/weights/a"
+    assert "checkpoint 'b', step 2, is not used: the server cannot give tinker://r/weights/b" in caplog.text
+    assert (
+        await resumed_on(Server({"tinker://r/weights/a", "tinker://r/weights/b"}), tmp_path) == "tinker://r/weights/b"
+    )
+
+
+async def test_a_server_without_any_of_the_checkpoints_says_so_where_one_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"cannot give tinker://r/weights/b .*remove its line from checkpoints"):
+        await resumed_on(Server(set()), tmp_path)
+
+
+async def test_a_server_that_cannot_be_reached_says_nothing_about_a_checkpoint(tmp_path: Path) -> None:
+    lost = answer(tinker.APIConnectionError, "connection lost")
+    with pytest.raises(tinker.APIConnectionError):
+        await resumed_on(Server({"tinker://r/weights/a"}, lost), tmp_path)

@@ -18,6 +18,7 @@ __all__ = ["recipe"]
 
 STAGES = ("sft", "preference", "rl")
 TWO_STEPS = [f"{stage}.{setting}" for stage in STAGES for setting in ("max_steps=2", "save_every=1")]
+TWO_STEPS += ["sft.num_epochs=2", "preference.num_epochs=2"]
 
 
 @pytest.mark.parametrize("busy", ["", "preference"])
