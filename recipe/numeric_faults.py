@@ -105,14 +105,19 @@ class NumericFaults:
 async def step_outcome(
     backward: mint.APIFuture[types.ForwardBackwardOutput], optim_step: mint.APIFuture[types.OptimStepResponse]
 ) -> tuple[types.ForwardBackwardOutput, types.OptimStepResponse]:
-    """Both answers of a submitted step; NonFiniteError where it was refused, or where a metric is not finite.
-
-    The embedded engine refuses such a step. A server may have taken it: rolling back is the rule that helps there.
-    """
+    """Both answers of a submitted step; NonFiniteError where it was refused, or where a metric is not finite."""
     output = await backward
     response = await optim_step
+    check_finite(output)
+    return output, response
+
+
+def check_finite(output: types.ForwardBackwardOutput) -> None:
+    """NonFiniteError for an answer with a metric that is not finite.
+
+    The embedded engine refuses such a request. A server may have taken it: rolling back is the rule that helps there.
+    """
     bad = {name: value for name, value in output.metrics.items() if not math.isfinite(value)}
     if bad:
         named = ", ".join(f"{name}={value}" for name, value in bad.items())
-        raise NonFiniteError(f"the step was taken although {named}")
-    return output, response
+        raise NonFiniteError(f"the request was taken although {named}")

@@ -5,9 +5,15 @@ from __future__ import annotations
 import chz
 
 from mint.errors import InvalidRequest
+from recipe.lora_targets import LoraTargets
 from recipe.numeric_faults import NonFiniteConfig
 from recipe.optimizer_config import AdamConfig
+from recipe.rl.advantages import get_advantage_fn
+from recipe.rl.credit import AdvantageConfig
+from recipe.rl.env_faults import EnvFaultConfig
 from recipe.rl.kl import KLReferenceConfig
+from recipe.rl.kl_coefficient import KLPenaltyConfig, check_kl_penalty
+from recipe.rl.loop_modes import AsyncConfig, StreamMinibatchConfig
 from recipe.rl.policy_update import PolicyLoss
 from recipe.rl.types import RLDatasetBuilder
 from recipe.schedules import LRSchedule, check_learning_rate
@@ -35,20 +41,32 @@ class Config:
     warmup_steps: int = 0
     # Rank of the LoRA adapter.
     lora_rank: int = 32
+    # Which matrices a new adapter is on.
+    lora_targets: LoraTargets = chz.field(default_factory=LoraTargets)
     # mint:// path of weights to start from, with a fresh optimizer; None draws a new adapter.
     load_checkpoint_path: str | None = None
+    # How the rewards of a group become advantages: one of advantages.ADVANTAGES.
+    advantage: str = "centred"
+    # Which token answers for which reward, and how a sequence counts by its length.
+    advantage_config: AdvantageConfig = chz.field(default_factory=AdvantageConfig)
     # One of policy_update.POLICY_LOSSES.
     loss_fn: str = "importance_sampling"
     # Settings of that loss, such as {"clip_low_threshold": 0.8}.
     loss_fn_config: dict[str, float] | None = None
+    # Train on the groups that are done while others still play; None: when all are done.
+    stream_minibatch_config: StreamMinibatchConfig | None = None
+    # Play the groups of later batches while training; None: sample with the current weights only.
+    async_config: AsyncConfig | None = None
     # Optimizer steps per iteration, each on its share of the batch.
     num_substeps: int = 1
     # Adam, the learning rate aside.
     optimizer: AdamConfig = chz.field(default_factory=AdamConfig)
-    # Cost of one nat of KL per token, taken off the advantages; 0 means none.
+    # Cost of one nat of KL per token; 0 means none.
     kl_penalty_coef: float = 0.0
     # What KL is measured against; given with a coefficient of 0, KL is reported only.
     kl_reference_config: KLReferenceConfig | None = None
+    # Whether that cost is in the advantages or in the loss, and whether its coefficient adapts.
+    kl_penalty_config: KLPenaltyConfig = chz.field(default_factory=KLPenaltyConfig)
     # Leave groups whose members all have the same reward out of the update.
     remove_constant_reward_groups: bool = False
     # Iterations at most; None means every batch of the dataset once.
@@ -69,6 +87,8 @@ class Config:
     base_url: str | None = None
     # What happens when a loss or gradient is not finite.
     non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
+    # What happens when an environment fails.
+    env_faults: EnvFaultConfig = chz.field(default_factory=EnvFaultConfig)
     # Of the new adapter and of every rollout.
     seed: int = 0
 
@@ -77,7 +97,8 @@ class Config:
 
     @chz.validate
     def _check(self) -> None:
-        PolicyLoss(self.loss_fn)
+        get_advantage_fn(self.advantage)
+        PolicyLoss(self.loss_fn, self.loss_fn_config).check(self.temperature, self.advantage_config.length_norm)
         check_learning_rate(self)
         at_least_one = {"max_tokens": self.max_tokens, "lora_rank": self.lora_rank, "num_substeps": self.num_substeps}
         if self.max_steps is not None:
@@ -93,10 +114,8 @@ class Config:
                 f"temperature={self.temperature}: must be positive; at temperature 0 all members of a group would be "
                 "the same."
             )
-        if self.kl_penalty_coef < 0 or (self.kl_penalty_coef > 0 and self.kl_reference_config is None):
-            raise InvalidRequest(
-                f"kl_penalty_coef={self.kl_penalty_coef}: must not be negative, and needs a reference; set"
-                " kl_reference_config.base_model (and kl_reference_config.load_checkpoint_path)."
-            )
+        check_kl_penalty(self.kl_penalty_coef, self.kl_reference_config, self.kl_penalty_config, self.temperature)
+        if self.stream_minibatch_config is not None and self.async_config is not None:
+            raise InvalidRequest("stream_minibatch_config and async_config are both set; choose one of the two modes.")
         if "temperature" in (self.loss_fn_config or {}):
             raise InvalidRequest("loss_fn_config has 'temperature'; set the config's own temperature instead.")

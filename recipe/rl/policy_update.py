@@ -2,7 +2,8 @@
 
 The API sums the loss over tokens, and nothing here divides it: the gradient of a batch is the sum over its sampled
 tokens. Adam's step does not depend on that scale, so any constant divisor (Dr. GRPO's, say) would give the same
-weights; a per-sequence mean, which would weigh tokens of short answers more, is deliberately not taken.
+weights. A divisor that differs from sequence to sequence, such as its length, does matter: it is the sequence's
+`loss_factor`, 1 unless `advantage_config.length_norm` says otherwise.
 
 Axes: _T target token, _D training sequence.
 """
@@ -17,16 +18,20 @@ from typing import TypeVar
 import mint
 from mint import types
 from mint.errors import InvalidRequest, nearest_name
-from recipe.numeric_faults import step_outcome
+from recipe.numeric_faults import check_finite
+from recipe.rl.custom_loss import KL_LOSS_KEY, TOTAL_LOSS_KEY, custom_policy_loss
 from recipe.rl.datums import TrainingSequence
+from recipe.rl.gspo import gspo_config
 from recipe.rl.metrics import TrainedSequence
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# The losses of the API that take logprobs and advantages.
-POLICY_LOSSES = ("importance_sampling", "ppo", "cispo", "dro")
+# The losses of the API that take logprobs and advantages, and those that go through forward_backward_custom.
+API_LOSSES = ("importance_sampling", "ppo", "cispo", "dro")
+CUSTOM_LOSSES = ("gspo",)
+POLICY_LOSSES = (*API_LOSSES, *CUSTOM_LOSSES)
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,26 @@ class PolicyLoss:
             raise InvalidRequest(
                 f"loss_fn={self.loss_fn!r} is not a policy loss; choose one of {known}."
                 f"{nearest_name(self.loss_fn, POLICY_LOSSES)}"
+            )
+
+    def check(self, temperature: float, length_norm: str) -> None:
+        """InvalidRequest unless the loss fits the sampling temperature and the length normalisation of a run."""
+        if self.loss_fn in CUSTOM_LOSSES and temperature != 1:
+            raise InvalidRequest(
+                f"loss_fn={self.loss_fn!r} with temperature={temperature}: a loss of one's own sees logprobs at"
+                " temperature 1, where the sampled tokens would be off-policy; set temperature=1."
+            )
+        if self.loss_fn == "gspo":
+            gspo_config(self.loss_fn_config)
+        if self.loss_fn == "gspo" and length_norm != "none":
+            raise InvalidRequest(
+                f"advantage_config.length_norm={length_norm!r} with loss_fn='gspo', which is a mean over the tokens of"
+                " a sequence already; set length_norm=none."
+            )
+        if self.loss_fn == "dro" and length_norm != "none":
+            raise InvalidRequest(
+                f"advantage_config.length_norm={length_norm!r} with loss_fn='dro', whose quadratic term is not scaled"
+                " with the advantages; set length_norm=none."
             )
 
 
@@ -64,12 +89,32 @@ def policy_loss_at(
 
 
 @dataclass(frozen=True)
+class KLTerm:
+    """KL to a reference as a term of the loss; the sequences bring the reference's logprobs."""
+
+    # "k1", "k2" or "k3", see `kl_loss`.
+    estimator: str
+    coef: float
+
+
+@dataclass(frozen=True)
 class PolicyUpdate:
     """What the optimizer steps of one batch returned."""
 
     trained_D: list[TrainedSequence]
-    # loss (per sampled token, mean over the batch) and optim/<name> of the last optimizer step.
+    # loss (per sampled token, mean over the batch), where KL is part of it loss_kl, and optim/<name> of the last step.
     metrics: dict[str, float]
+
+
+SubmittedBackward = tuple[Sequence[TrainingSequence], "mint.APIFuture[types.ForwardBackwardOutput]"]
+
+
+@dataclass(frozen=True)
+class SubmittedStep:
+    """An optimizer step under way: the requests whose gradients it sums, each with its sequences, and the step."""
+
+    backwards: Sequence[SubmittedBackward]
+    optim_step: mint.APIFuture[types.OptimStepResponse]
 
 
 async def update_policy(
@@ -78,6 +123,7 @@ async def update_policy(
     loss: PolicyLoss,
     adam_params: types.AdamParams,
     num_substeps: int = 1,
+    kl: KLTerm | None = None,
 ) -> PolicyUpdate:
     """One optimizer step for each of `num_substeps` parts of the batch, all submitted before any is waited for.
 
@@ -85,29 +131,56 @@ async def update_policy(
     of fewer sequences than parts takes one step per sequence.
     """
     assert sequences_D, "an update needs at least one sequence"
-    parts = split_evenly(sequences_D, num_substeps)
-    submitted = []
-    for part_D in parts:
-        datums_D = [sequence.to_datum() for sequence in part_D]
-        backward = training_client.forward_backward(datums_D, loss.loss_fn, loss_fn_config=loss.loss_fn_config)
-        submitted.append((part_D, backward, training_client.optim_step(adam_params)))
+    steps = []
+    for part_D in split_evenly(sequences_D, num_substeps):
+        backward = submit_backward(training_client, part_D, loss, kl)
+        steps.append(SubmittedStep([(part_D, backward)], training_client.optim_step(adam_params)))
+    return await finished_update(steps, loss, kl)
+
+
+async def finished_update(steps: Sequence[SubmittedStep], loss: PolicyLoss, kl: KLTerm | None) -> PolicyUpdate:
+    """What the steps of one batch returned, once all are done; NonFiniteError where a request was refused."""
     trained_D: list[TrainedSequence] = []
-    loss_sum, metrics = 0.0, {}
-    for part_D, backward, optim_step in submitted:
-        output, response = await step_outcome(backward, optim_step)
-        loss_sum += output.metrics["loss:sum"]
-        for sequence, outputs in zip(part_D, output.loss_fn_outputs, strict=True):
-            trained_D.append(TrainedSequence(sequence, outputs["logprobs"].to_numpy()))
-        metrics = response.metrics or {}
-    num_tokens = sum(sequence.num_sampled for sequence in sequences_D)
+    sums = {name: 0.0 for name in _loss_keys(loss, kl)}
+    metrics: dict[str, float] = {}
+    for step in steps:
+        for part_D, backward in step.backwards:
+            output = await backward
+            check_finite(output)
+            for name, key in _loss_keys(loss, kl).items():
+                sums[name] += output.metrics[key]
+            for sequence, outputs in zip(part_D, output.loss_fn_outputs, strict=True):
+                trained_D.append(TrainedSequence(sequence, outputs["logprobs"].to_numpy()))
+        metrics = (await step.optim_step).metrics or {}
+    num_tokens = sum(row.sequence.num_sampled for row in trained_D)
     return PolicyUpdate(
         trained_D,
         {
-            "loss": loss_sum / num_tokens,
+            **{name: loss_sum / num_tokens for name, loss_sum in sums.items()},
             # Metric names of the API carry a reduction ("grad_norm:mean"), which says nothing about a single step.
             **{f"optim/{name.split(':')[0]}": value for name, value in metrics.items()},
         },
     )
+
+
+def submit_backward(
+    training_client: mint.TrainingClient, part_D: Sequence[TrainingSequence], loss: PolicyLoss, kl: KLTerm | None
+) -> mint.APIFuture[types.ForwardBackwardOutput]:
+    """One request for the whole loss, so that a step is taken with all of its gradient or not at all."""
+    datums_D = [sequence.to_datum() for sequence in part_D]
+    if loss.loss_fn in API_LOSSES and kl is None:
+        return training_client.forward_backward(datums_D, loss.loss_fn, loss_fn_config=loss.loss_fn_config)
+    term = {} if kl is None else {"kl_estimator": kl.estimator, "kl_coef": kl.coef}
+    return training_client.forward_backward_custom(
+        datums_D, custom_policy_loss(part_D, loss.loss_fn, loss.loss_fn_config, **term)
+    )
+
+
+def _loss_keys(loss: PolicyLoss, kl: KLTerm | None) -> dict[str, str]:
+    """Our metrics of the loss, and what the answer of `submit_backward` calls their sums."""
+    if loss.loss_fn in API_LOSSES and kl is None:
+        return {"loss": "loss:sum"}
+    return {"loss": TOTAL_LOSS_KEY} | ({} if kl is None else {"loss_kl": KL_LOSS_KEY})
 
 
 def split_evenly(items: Sequence[T], num_parts: int) -> list[Sequence[T]]:

@@ -12,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import mint
+from recipe.completers import MintTokenCompleter
 from recipe.evaluators import Evaluator, run_evaluators
-from recipe.rl.batch import KLPenalty, ScoredGroup
+from recipe.rl.batch import KLPenalty, ScoredGroup, score_groups
 from recipe.rl.config import Config
+from recipe.rl.env_faults import FaultWindow
 from recipe.rl.evaluation import RLTestSetEvaluator
-from recipe.rl.policy_update import PolicyLoss
+from recipe.rl.kl_coefficient import KLCoefficient
+from recipe.rl.policy_update import KLTerm, PolicyLoss
 from recipe.rl.rollout_export import export_rollouts
-from recipe.rl.types import RLDataset, TrajectoryGroup
+from recipe.rl.rollouts import SeedScope
+from recipe.rl.types import EnvFault, RLDataset, RolloutBatch, TrajectoryGroup
 from recipe.schedules import scheduled_learning_rate
 
 
@@ -32,26 +36,74 @@ class Run:
     num_iterations: int
     loss: PolicyLoss
     reference_client: mint.SamplingClient | None
+    # Changes as the run goes on where the config asks for that.
+    kl_coefficient: KLCoefficient
     test_set: RLTestSetEvaluator | None
     evaluators: Sequence[Evaluator]
+    # The groups of the latest iterations that environments let down.
+    env_faults: FaultWindow
 
     def adam_params(self, iteration: int) -> mint.types.AdamParams:
         """Adam's settings, with the learning rate of that iteration."""
         learning_rate = scheduled_learning_rate(self.config, iteration, self.num_iterations)
         return self.config.optimizer.adam_params(learning_rate)
 
+    async def current_policy(self) -> tuple[mint.SamplingClient, MintTokenCompleter]:
+        """The weights as they are now, and what samples with them as the config asks for."""
+        client = await self.training_client.save_weights_and_get_sampling_client_async()
+        return client, MintTokenCompleter(client, self.config.max_tokens, self.config.temperature)
+
+    def seeds(self, i_batch: int) -> SeedScope:
+        """The seeds of the groups of one batch of the training dataset."""
+        return SeedScope(self.config.seed, "train", i_batch)
+
+    def loop_state(self) -> dict[str, Any]:
+        """What a checkpoint has to record beside the weights."""
+        return self.env_faults.loop_state() | self.kl_coefficient.loop_state()
+
+    def score(self, groups_P: Sequence[TrajectoryGroup]) -> list[ScoredGroup]:
+        """The groups with their advantages, as the config asks for."""
+        config = self.config
+        return score_groups(groups_P, config.advantage, config.advantage_config, config.max_tokens)
+
     def kl_penalty(self, policy_client: mint.SamplingClient) -> KLPenalty | None:
         """The penalty for what `policy_client` sampled; None where there is no reference."""
         if self.reference_client is None:
             return None
-        return KLPenalty(self.reference_client, self.config.kl_penalty_coef, policy_client, self.config.temperature)
+        config = self.config
+        return KLPenalty(
+            self.reference_client,
+            self.kl_coefficient.value,
+            policy_client,
+            config.temperature,
+            config.kl_penalty_config,
+        )
 
-    def export(self, name: str, groups_P: Sequence[TrajectoryGroup | ScoredGroup]) -> None:
-        """Write episodes to rollouts/<name>, as the config asks for."""
+    def kl_term(self) -> KLTerm | None:
+        """The penalty as a term of the loss; None where it is in the advantages or there is none."""
+        estimator = self.config.kl_penalty_config.loss_estimator
+        return None if estimator is None else KLTerm(estimator, self.kl_coefficient.value)
+
+    def steer_kl(self, metrics: dict[str, Any]) -> None:
+        """At the end of an iteration: add the penalty's coefficient to its metrics, and adapt it to the KL in them."""
+        if self.config.kl_penalty_coef > 0 and "kl_policy_base_per_episode" in metrics:
+            metrics["kl_penalty_coef"] = self.kl_coefficient.value
+            self.kl_coefficient.observe(metrics["kl_policy_base_per_episode"])
+
+    def report_rollouts(self, name: str, scored_P: Sequence[ScoredGroup], rollouts: RolloutBatch) -> None:
+        """Export a batch, then EnvironmentFailed if its faults are too many."""
+        self.export(name, scored_P, rollouts.faults)
+        self.env_faults.add(rollouts, name)
+
+    def export(
+        self, name: str, groups_P: Sequence[TrajectoryGroup | ScoredGroup], faults: Sequence[EnvFault] = ()
+    ) -> None:
+        """Write episodes and environment faults to rollouts/<name>, as the config asks for."""
         export_rollouts(
             Path(self.config.log_path).expanduser() / "rollouts" / name,
             groups_P,
             self.training_client.get_tokenizer(),
+            faults=faults,
             as_json=self.config.rollout_json_export,
             num_groups_as_text=self.config.num_groups_to_log,
         )
@@ -64,7 +116,8 @@ class Run:
         metrics: dict[str, Any] = {}
         if self.test_set is not None:
             sampling_client = await self.training_client.save_weights_and_get_sampling_client_async()
-            metrics, groups_P = await self.test_set.evaluate(sampling_client)
-            self.export(f"test_{iteration:06d}", groups_P)
+            metrics, rollouts = await self.test_set.evaluate(sampling_client)
+            self.export(f"test_{iteration:06d}", rollouts.groups_P, rollouts.faults)
+            self.test_set.check_faults(rollouts, f"test_{iteration:06d}")
         metrics |= await run_evaluators(self.evaluators, self.training_client)
         return {**metrics, "time/evaluation": time.perf_counter() - started}

@@ -8,7 +8,8 @@ are trained, so the first optimizer step of an iteration is exactly on-policy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,12 +27,17 @@ from recipe.checkpoint_utils import (
 )
 from recipe.evaluators import Evaluator
 from recipe.numeric_faults import NumericFaults
-from recipe.rl import on_policy
+from recipe.rl.asynchronous import Asynchronous
 from recipe.rl.config import Config
+from recipe.rl.env_faults import FaultWindow
 from recipe.rl.evaluation import RLTestSetEvaluator
 from recipe.rl.kl import KLReferenceConfig
+from recipe.rl.kl_coefficient import KLCoefficient
+from recipe.rl.loop_modes import LoopMode
+from recipe.rl.on_policy import OnPolicy
 from recipe.rl.policy_update import policy_loss_at
 from recipe.rl.run import Run
+from recipe.rl.streaming import Streaming
 from recipe.rl.types import RLDataset
 from recipe.run_log import RunLog, read_metrics
 
@@ -52,18 +58,22 @@ class RLResult:
 
 
 async def main(
-    config: Config, service: mint.ServiceClient | None = None, evaluators: Sequence[Evaluator] = ()
+    config: Config,
+    service: mint.ServiceClient | None = None,
+    evaluators: Sequence[Evaluator] = (),
+    on_step: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> RLResult:
     """Run the stage, or go on with the run that is in log_path; a finished run returns at once.
 
     service: the client to use; None makes one for config.base_url. evaluators: run whenever the test set is played.
+    on_step: called after each iteration with its index and metrics.
     Raises InvalidRequest for bad settings before anything is sampled.
     """
     renderer_name = getattr(config.dataset_builder, "renderer_name", None)
     identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
     service_client: mint.ServiceClient = service or mint.ServiceClient(base_url=config.base_url)
     record = await find_resume_record(config.log_path, identity, service_client)
-    start = record.step if record else 0
+    start, recorded = (record.step, record.loop_state) if record else (0, {})
     train_dataset, test_dataset = await config.dataset_builder()
     num_iterations = _num_iterations(config, train_dataset)
     if record is not None and record.is_final and start >= num_iterations:
@@ -77,9 +87,9 @@ async def main(
             seed=derive_seed(config.seed, "adapter"),
             record=record,
             load_checkpoint_path=config.load_checkpoint_path,
+            lora_targets=config.lora_targets,
         )
         faults = await NumericFaults.open(config.non_finite, training_client, config.log_path, identity, record)
-        save = partial(save_checkpoint, training_client, log_path=config.log_path, identity=identity)
         reference_client = await _open_reference(config, service_client)
         run = Run(
             config,
@@ -88,27 +98,42 @@ async def main(
             num_iterations,
             policy_loss_at(config.temperature, config.loss_fn, config.loss_fn_config, training_client),
             reference_client,
+            KLCoefficient(config.kl_penalty_coef, config.kl_penalty_config.adaptive, recorded),
             _test_set(config, test_dataset, reference_client),
             evaluators,
+            FaultWindow(config.env_faults, recorded),
         )
-        for iteration in range(start, num_iterations):
-            metrics: dict[str, Any] = {"learning_rate": run.adam_params(iteration).learning_rate}
-            if config.eval_every > 0 and iteration % config.eval_every == 0:
-                metrics |= await run.evaluate(iteration)
-            try:
-                await on_policy.run_iteration(run, iteration, metrics)
-            except NonFiniteError as error:
-                metrics |= await faults.handle(error, iteration)
-            log.metrics({**metrics, "progress/done_frac": (iteration + 1) / num_iterations}, step=iteration)
-            done = iteration + 1
-            if config.save_every > 0 and done % config.save_every == 0 and done < num_iterations:
-                await save(f"{done:06d}", step=done, ttl_seconds=config.ttl_seconds, loop_state=faults.loop_state())
+        save = partial(save_checkpoint, training_client, log_path=config.log_path, identity=identity)
+        async with aclosing(_loop_mode(run, start, recorded)) as mode:
+            for iteration in range(start, num_iterations):
+                metrics: dict[str, Any] = {"learning_rate": run.adam_params(iteration).learning_rate}
+                if config.eval_every > 0 and iteration % config.eval_every == 0:
+                    metrics |= await run.evaluate(iteration)
+                try:
+                    await mode.run_iteration(iteration, metrics)
+                except NonFiniteError as error:
+                    metrics |= await faults.handle(error, iteration)
+                log.metrics({**metrics, "progress/done_frac": (iteration + 1) / num_iterations}, step=iteration)
+                if on_step is not None:
+                    on_step(iteration, metrics)
+                done = iteration + 1
+                if config.save_every > 0 and done % config.save_every == 0 and done < num_iterations:
+                    loop_state = faults.loop_state() | run.loop_state() | mode.loop_state()
+                    await save(f"{done:06d}", step=done, ttl_seconds=config.ttl_seconds, loop_state=loop_state)
 
         last_step = max(start, num_iterations)
         if metrics := await run.evaluate(last_step):
             log.metrics({**metrics, "progress/done_frac": 1.0}, step=last_step)
-        record = await save(FINAL_NAME, step=last_step, loop_state=faults.loop_state())
+        record = await save(FINAL_NAME, step=last_step, loop_state=faults.loop_state() | run.loop_state())
     return _result(config, record)
+
+
+def _loop_mode(run: Run, start: int, loop_state: dict[str, Any]) -> LoopMode:
+    if run.config.async_config is not None:
+        return Asynchronous(run, run.config.async_config, start, loop_state)
+    if run.config.stream_minibatch_config is not None:
+        return Streaming(run, run.config.stream_minibatch_config)
+    return OnPolicy(run)
 
 
 async def _open_reference(config: Config, service: mint.ServiceClient) -> mint.SamplingClient | None:
@@ -125,7 +150,9 @@ def _test_set(
 ) -> RLTestSetEvaluator | None:
     if dataset is None:
         return None
-    return RLTestSetEvaluator(dataset, config.max_tokens, config.eval_temperature, config.seed, reference_client)
+    return RLTestSetEvaluator(
+        dataset, config.max_tokens, config.eval_temperature, config.seed, reference_client, config.env_faults
+    )
 
 
 def _num_iterations(config: Config, dataset: RLDataset) -> int:

@@ -1,0 +1,1 @@
+"""Measurements, each one command that prints JSON lines. Nothing in the packages or tests depends on them."""
