@@ -165,6 +165,16 @@ def test_resume_continues_bit_for_bit(make_client, service):
     assert results[3] != results[0]  # Adam's moments matter
 
 
+def test_two_clients_from_one_state_draw_the_same_without_a_seed(make_client, service):
+    path = make_client().save_state("start").result().path
+    prompt, params = types.ModelInput.from_ints([5, 6, 7]), types.SamplingParams(max_tokens=12, temperature=1.0)
+    drawn = []
+    for _ in range(2):
+        sampler = service.create_training_client_from_state(path).save_weights_and_get_sampling_client()
+        drawn.append(sampler.sample(prompt, num_samples=2, sampling_params=params).result().sequences)
+    assert [sequence.tokens for sequence in drawn[0]] == [sequence.tokens for sequence in drawn[1]]
+
+
 def test_info_and_tokenizer(make_client, tiny_model_dir):
     client = make_client(rank=7)
     info = client.get_info()
