@@ -93,7 +93,7 @@ class Pipeline:
 
     def run_killed(self, kill: Kill) -> str | None:
         """Start it and kill it; where the kill landed, or None when it had come to its end before."""
-        unfinished, sealed, finished = self._unfinished(), self._sealed(), self._finished_files()
+        unfinished, sealed, finished = self._unfinished(), self._sealed(), self.finished_files()
         num_begun = self._num_begun() + (kill.num_lines > 0)
         process = self.start(kill)
         if kill.moment is None:
@@ -104,7 +104,7 @@ class Pipeline:
                 os.killpg(process.pid, kill.number)
         status = process.wait(timeout=600)
         assert status in (0, -kill.number), f"status {status}:\n{self.printed.read_text()[-5000:]}"
-        assert finished.items() <= self._finished_files().items(), "a stage that had finished was written to again"
+        assert finished.items() <= self.finished_files().items(), "a stage that had finished was written to again"
         if status == 0:
             return None
         moment = moment_of(self._unfinished() - unfinished, self._sealed() - sealed - self._recorded())
@@ -113,6 +113,11 @@ class Pipeline:
     def stage(self) -> str:
         """The stage that is not finished, or "comparison" when all are."""
         return next((stage for stage in STAGES if not self._is_finished(stage)), "comparison")
+
+    def finished_files(self) -> dict[Path, tuple[int, bytes]]:
+        """The files of the stages that have finished: when each was written, and its content."""
+        files = (file for stage in STAGES if self._is_finished(stage) for file in (self.folder / stage).rglob("*"))
+        return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files if file.is_file()}
 
     def num_lines(self) -> int:
         """Lines in metrics.jsonl of all stages."""
@@ -163,10 +168,6 @@ class Pipeline:
 
     def _is_finished(self, stage: str) -> bool:
         return any(line["name"] == "final" for line in _lines(self.folder / stage / "checkpoints.jsonl"))
-
-    def _finished_files(self) -> dict[Path, tuple[int, bytes]]:
-        files = (file for stage in STAGES if self._is_finished(stage) for file in (self.folder / stage).rglob("*"))
-        return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files if file.is_file()}
 
 
 def moment_of(unfinished: set[Path], unrecorded: set[str]) -> str:

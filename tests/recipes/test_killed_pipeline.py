@@ -101,11 +101,9 @@ def test_other_folders_hash_seed_and_load_change_no_byte(undisturbed: Pipeline, 
 
 @pytest.mark.slow
 def test_the_same_command_after_the_end_computes_nothing_again(undisturbed: Pipeline) -> None:
-    others = [file for file in undisturbed.folder.rglob("*") if file.is_file() and file.name != "summary.json"]
-    files = {file: file.read_bytes() for file in others}
-    outcome = undisturbed.outcome()
+    files, outcome = undisturbed.finished_files(), undisturbed.outcome()
     undisturbed.finish()
-    assert {file: file.read_bytes() for file in files} == files
+    assert undisturbed.finished_files() == files
     assert undisturbed.outcome() == outcome
 
 
