@@ -94,8 +94,12 @@ PURE_MODULES = (
     "recipe/schedules.py",
     "recipe/preference/losses.py",
     "recipe/rl/advantages.py",
+    "recipe/rl/credit.py",
     "recipe/rl/datums.py",
+    "recipe/rl/gspo.py",
     "recipe/rl/kl.py",
+    "recipe/rl/kl_coefficient.py",
+    "recipe/rl/kl_loss.py",
     "recipe/rl/metrics.py",
 )
 PURE_LIBRARIES = {

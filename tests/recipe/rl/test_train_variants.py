@@ -20,8 +20,8 @@ from recipe.rl.rl_core import RLAdapter, RLConfig
 from recipe.run_log import read_metrics
 
 
-class Letters(RLAdapter):
-    """The reward is the share of letters in a reply of four tokens."""
+class Vowels(RLAdapter):
+    """The reward is the share of vowels in a reply of up to four tokens."""
 
     def build_dataset(self) -> list[str]:
         return ["a", "b", "c", "d"]
@@ -30,7 +30,7 @@ class Letters(RLAdapter):
         return tokenizer.encode(f"{sample}:")
 
     def compute_reward(self, response: str, sample: str) -> float:
-        return sum(character.isalpha() for character in response) / max(len(response), 1)
+        return sum(character in "aeiou" for character in response) / max(len(response), 1)
 
     def get_stop_sequences(self, tokenizer: Any) -> list[int]:
         # Replies of different lengths, for what depends on them.
@@ -46,7 +46,7 @@ def run(service: mint.ServiceClient, tiny_model_dir: Path, tmp_path: Path) -> Ca
             base_model=str(tiny_model_dir), rank=4, steps=steps, batch_size=4, group_size=8, max_tokens=4,
             temperature=1.0, learning_rate=1e-2, log_path=str(tmp_path / folder),
         )  # fmt: skip
-        config = chz.replace(short.train_config(Letters()), num_groups_to_log=0, rollout_json_export=False, **changes)
+        config = chz.replace(short.train_config(Vowels()), num_groups_to_log=0, rollout_json_export=False, **changes)
         await train.main(config, service)
         lines = read_metrics(tmp_path / folder)
         return [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
@@ -87,7 +87,7 @@ async def test_the_first_step_of_every_variant_is_on_policy_and_moves_the_weight
 @pytest.mark.parametrize("name", VARIANTS)
 async def test_every_variant_raises_the_reward(run: Callable[..., Any], name: str) -> None:
     rewards = [line["env/all/reward/total"] for line in await run(steps=25, **VARIANTS[name])]
-    assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.6
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.08
 
 
 async def test_a_constant_factor_on_the_loss_changes_no_step_of_adam(run: Callable[..., Any]) -> None:
