@@ -28,15 +28,6 @@ class LoraShape:
     train_mlp: bool
     train_unembed: bool
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
-            raise TypeError(f"lora.rank={self.rank!r} must be a positive integer")
-        if not isinstance(self.alpha, (int, float)) or isinstance(self.alpha, bool):
-            raise TypeError(f"lora.alpha={self.alpha!r} must be a number")
-        for name in ("train_attn", "train_mlp", "train_unembed"):
-            if not isinstance(getattr(self, name), bool):
-                raise TypeError(f"lora.{name}={getattr(self, name)!r} must be true or false")
-
 
 @dataclass(frozen=True)
 class FileEntry:
@@ -78,7 +69,7 @@ class Manifest:
         try:
             return cls(
                 base_model=_typed(values, "base_model", str),
-                lora=LoraShape(**_typed(values, "lora", dict)),
+                lora=_lora_shape(_typed(values, "lora", dict)),
                 step=_typed(values, "step", int),
                 parent=_typed_or_none(values, "parent"),
                 renderer=_typed_or_none(values, "renderer"),
@@ -107,8 +98,7 @@ class Manifest:
         """Read and check the bytes of manifest.json. CheckpointError, starting with `where`, when they are wrong."""
         try:
             parsed = json.loads(data)
-            if isinstance(parsed, dict):
-                canonical = json_bytes(parsed)
+            canonical = json_bytes(parsed)
         except (ValueError, RecursionError) as error:
             raise CheckpointError(f"{where}: {MANIFEST_NAME} is not JSON ({error}); it is damaged") from error
         if not isinstance(parsed, dict):
@@ -150,6 +140,18 @@ def entry_of_file(path: Path) -> FileEntry:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _lora_shape(values: Mapping[str, Any]) -> LoraShape:
+    shape = LoraShape(**values)
+    kinds = {"rank": int, "alpha": (int, float), "train_attn": bool, "train_mlp": bool, "train_unembed": bool}
+    for name, kind in kinds.items():
+        value = values[name]
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise InvalidRequest(f"manifest: lora.{name}={value!r} is of the wrong type")
+    if shape.rank < 1:
+        raise InvalidRequest(f"manifest: lora.rank={shape.rank}: must be at least 1")
+    return shape
 
 
 def _typed(values: Mapping[str, Any], key: str, kind: type[Any]) -> Any:

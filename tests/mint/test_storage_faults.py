@@ -162,8 +162,8 @@ def test_an_archive_that_does_not_fit_leaves_the_old_one(tmp_path: Path) -> None
 
 def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"file/home/runs cannot be written: .*file is not a folder"):
-        CheckpointStore(tmp_path / "file" / "home").check_writable()
+    with pytest.raises(StorageError, match=r"file/storage/runs cannot be written: .*file is not a folder"):
+        CheckpointStore(tmp_path / "file" / "storage").check_writable()
     check_writable(tmp_path / "not" / "there" / "yet")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -283,7 +283,7 @@ run("plenty log", 60_000, False, num_epochs=15, save_every=5)
 read_only = disk(root / "read only", 100)
 remount(read_only, "ro")
 answer["read-only log_path"] = attempt(read_only / "run", root / "unused home")[1]
-answer["read-only home"] = attempt(root / "unused run", read_only / "home")[1]
+answer["read-only home"] = attempt(root / "unused run", read_only / "storage")[1]
 answer["left behind"] = [path.name for folder in root.glob("unused*") for path in folder.rglob("*")]
 print(json.dumps(answer))
 """
@@ -310,6 +310,6 @@ def test_a_run_that_is_out_of_space_again_and_again_ends_like_one_that_never_was
 
 def test_read_only_folders_are_one_clear_error_before_any_work(on_small_disks: dict[str, Any]) -> None:
     log_path, home = on_small_disks["read-only log_path"], on_small_disks["read-only home"]
-    for message, place in ((log_path, "read only/run "), (home, "read only/home/runs ")):
+    for message, place in ((log_path, "read only/run "), (home, "read only/storage/runs ")):
         assert place in message and "Read-only file system; make its folder writable" in message, message
     assert [name for name in on_small_disks["left behind"] if "metrics" in name or "weights" in name] == []
