@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import chz
 
 from mint import types
-from mint.errors import InvalidRequest, NonFiniteError
+from mint.errors import CheckpointError, InvalidRequest, NonFiniteError, NotFound
 from recipe.checkpoint_utils import CheckpointRecord, RunIdentity, load_records, save_checkpoint
 
 if TYPE_CHECKING:
@@ -95,11 +95,24 @@ class NumericFaults:
         if self._config.action == "skip":
             logger.warning("step %d: %s; the batch is left out", step, error)
             return metrics
-        record = [record for record in load_records(self._log_path) if record.state_path and record.step <= step][-1]
-        assert record.state_path is not None
+        record = await self._load_last_checkpoint(step)
         logger.warning("step %d: %s; going on from checkpoint %r of step %d", step, error, record.name, record.step)
-        await self._client.load_state_with_optimizer(record.state_path)
         return {**metrics, "faults/rolled_back_to_step": float(record.step)}
+
+    async def _load_last_checkpoint(self, step: int) -> CheckpointRecord:
+        """The newest checkpoint up to `step` that can be loaded, into the client."""
+        problems: list[Exception] = []
+        for record in reversed(load_records(self._log_path)):
+            if record.state_path is None or record.step > step:
+                continue
+            try:
+                await self._client.load_state_with_optimizer(record.state_path)
+                return record
+            except (CheckpointError, NotFound) as problem:
+                logger.warning("checkpoint %r of step %d is not used: %s", record.name, record.step, problem)
+                problems.append(problem)
+        newest = problems[0] if problems else f"{self._log_path} has recorded none"
+        raise CheckpointError(f"step {step} was refused and there is no checkpoint to roll back to: {newest}")
 
 
 async def step_outcome(

@@ -24,6 +24,7 @@ from recipe.preference import train as preference_train
 from recipe.preference.scorer import PreferenceScorer
 from recipe.rl import train as rl_train
 from recipe.rl.kl import KLReferenceConfig
+from recipe.rl.types import RLDatasetBuilder
 from recipe.run_log import FolderLock, LogPathInUse
 from recipe.supervised import train as sft_train
 from recipe.tokenizer_utils import get_tokenizer
@@ -148,7 +149,7 @@ async def _train_scorer(
     return result, result.scorer.build(service)
 
 
-def _with_scorer(builder: rl_train.RLDatasetBuilder, scorer: PreferenceScorer | None) -> rl_train.RLDatasetBuilder:
+def _with_scorer(builder: RLDatasetBuilder, scorer: PreferenceScorer | None) -> RLDatasetBuilder:
     if not isinstance(builder, RLHFDatasetBuilder):
         raise InvalidRequest(
             f"rl.dataset_builder is a {type(builder).__name__}: the pipeline needs an RLHFDatasetBuilder, which takes "

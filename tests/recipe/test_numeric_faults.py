@@ -14,7 +14,7 @@ from mint import types
 from mint.checkpoint_store import CheckpointStore
 from mint.errors import InvalidRequest, NonFiniteError
 from recipe.checkpoint_utils import get_last_checkpoint, load_records
-from recipe.numeric_faults import NonFiniteConfig
+from recipe.numeric_faults import NonFiniteConfig, NumericFaults
 from recipe.run_log import read_metrics
 from recipe.supervised.train import Config, SFTResult, main
 from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
@@ -153,6 +153,28 @@ async def test_rolling_back_takes_weights_and_optimizer_of_the_last_checkpoint(
     never = await train("never", data={"left_out": [2, 3]})
     assert tensors(rolled_back.state_path) == tensors(never.state_path)
     assert read_metrics(tmp_path / "back")[3]["faults/rolled_back_to_step"] == 2.0
+
+
+async def test_a_damaged_checkpoint_is_passed_over_in_a_roll_back(
+    train: Train, tensors: Any, tmp_path: Path, mint_home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Batch 5 is refused and the checkpoint of step 4 cut off: the run goes on from step 2, without batches 2 to 5."""
+    with pytest.raises(NonFiniteError):
+        await train("run", data={"bad": [5]})
+    second, fourth = load_records(tmp_path / "run")
+    assert fourth.state_path is not None
+    client = await mint.ServiceClient(home=str(mint_home)).create_training_client_from_state_with_optimizer_async(
+        fourth.state_path
+    )
+    faults = NumericFaults(NonFiniteConfig(action="roll_back"), client, tmp_path / "run")
+    folder = CheckpointStore(mint_home).verify(fourth.state_path)["adapter_model.safetensors"]
+    folder.write_bytes(folder.read_bytes()[:100])
+    metrics = await faults.handle(NonFiniteError("the loss of datum 2 is not finite"), step=5)
+    assert metrics["faults/rolled_back_to_step"] == second.step == 2
+    assert "is not used" in caplog.text
+    saved = await client.save_state("after")
+    assert second.state_path is not None
+    assert tensors(saved.path) == tensors(second.state_path)
 
 
 async def test_before_the_first_checkpoint_a_run_rolls_back_to_its_start(train: Train, tensors: Any) -> None:
