@@ -11,6 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+_ARGMAX_BELOW = 1e-6
+"""Logits divided by less may overflow float32, which would fail the whole batch; the likeliest token is certain there."""
+
 
 @dataclass(frozen=True)
 class DrawOptions:
@@ -40,14 +43,15 @@ def draw_tokens(logits_BV: Tensor, options: list[DrawOptions], uniforms: list[fl
     """One token per row by inverting the cumulative distribution at the row's uniform number.
 
     Returns (tokens_B, logprobs_B): the logprob is under the distribution after temperature, top-k and top-p, so at
-    temperature 0 it is 0. Rows that draw plainly (no top-k, no top-p) never sort the vocabulary.
+    temperature 0 (and below 1e-6) it is 0. Rows that draw plainly (no top-k, no top-p) never sort the vocabulary.
     """
     device = logits_BV.device
     temperatures = np.asarray([o.temperature for o in options])
-    if (temperatures == 0).all():
+    is_greedy = temperatures < _ARGMAX_BELOW
+    if is_greedy.all():
         return logits_BV.argmax(dim=-1), logits_BV.new_zeros(len(options))
     # Greedy rows divide by 1 and are overwritten below.
-    divisor_B = torch.from_numpy(np.where(temperatures == 0, 1.0, temperatures).astype(np.float32)).to(device)
+    divisor_B = torch.from_numpy(np.where(is_greedy, 1.0, temperatures).astype(np.float32)).to(device)
     scaled_BV = logits_BV / divisor_B.unsqueeze(1)
     restricted = [i for i, o in enumerate(options) if o.temperature > 0 and (o.top_k != -1 or o.top_p < 1)]
     for i in restricted:
@@ -63,8 +67,8 @@ def draw_tokens(logits_BV: Tensor, options: list[DrawOptions], uniforms: list[fl
     last_possible_B = (cumulative_BV < cumulative_BV[:, -1:]).sum(dim=-1)
     tokens_B = torch.minimum(tokens_B, last_possible_B)
     logprobs_B = logprobs_BV.gather(1, tokens_B.unsqueeze(1)).squeeze(1)
-    if (temperatures == 0).any():
-        is_greedy_B = torch.from_numpy(temperatures == 0).to(device)
+    if is_greedy.any():
+        is_greedy_B = torch.from_numpy(is_greedy).to(device)
         tokens_B = torch.where(is_greedy_B, logits_BV.argmax(dim=-1), tokens_B)
         logprobs_B = torch.where(is_greedy_B, torch.zeros_like(logprobs_B), logprobs_B)
     return tokens_B, logprobs_B
