@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,21 @@ def test_a_program_that_ends_in_the_middle_of_work_exits_cleanly(tmp_path, tiny_
     command = [sys.executable, "-c", code, str(tmp_path), str(tiny_model_dir)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
+
+
+def test_a_program_that_ends_in_a_long_batch_abandons_it(tmp_path, tiny_model_dir) -> None:
+    code = (
+        "import mint, sys, time; from mint import types;"
+        "client = mint.ServiceClient(home=sys.argv[1]).create_lora_training_client(sys.argv[2], rank=4);"
+        "inputs = dict(target_tokens=[*range(2, 202)], weights=[1.0] * 200);"
+        "prompt = types.ModelInput.from_ints([*range(1, 201)]);"
+        "client.forward_backward([types.Datum(model_input=prompt, loss_fn_inputs=inputs)] * 20000, 'cross_entropy');"
+        "time.sleep(1); print('end', flush=True)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(tiny_model_dir)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "end\n"
+    started = time.monotonic()
+    errors = process.communicate(timeout=120)[1]
+    assert process.returncode == 0 and "Traceback" not in errors, errors
+    assert time.monotonic() - started < 8  # the whole batch takes a minute
