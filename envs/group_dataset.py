@@ -40,6 +40,11 @@ class GroupDataset(RLDataset):
         self._num_groups = len(groups) * num_epochs
         self._shuffle_seed = shuffle_seed
 
+    @property
+    def groups(self) -> list[EnvGroupBuilder]:
+        """Every group once, in the order given."""
+        return list(self._groups)
+
     def __len__(self) -> int:
         return ceil(self._num_groups / self._groups_per_batch)
 

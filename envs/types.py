@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 import chz
 
@@ -123,9 +123,17 @@ class EnvGroupBuilder(ABC):
         """Names under which the group's metrics are also reported apart (env/<tag>/...)."""
         return []
 
+    def problem_id(self) -> str | None:
+        """What its dataset calls the problem; None: the dataset is not told its rewards."""
+        return None
+
 
 class RLDataset(ABC):
-    """Batches of groups. `get_batch(index)` gives the same batch whenever it is asked, so a run can be resumed."""
+    """Batches of groups. `get_batch(index)` gives the same batch whenever it is asked, so a run can be resumed.
+
+    A dataset that chooses by what it observes gives its batches in order; what it needs to go on with the next one is
+    its state, which is saved in every checkpoint.
+    """
 
     @abstractmethod
     def get_batch(self, index: int) -> Sequence[EnvGroupBuilder]:
@@ -134,6 +142,18 @@ class RLDataset(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """Number of batches."""
+
+    def observe(self, rewards: Sequence[tuple[str, Sequence[float]]]) -> Metrics:
+        """Told, at the end of an iteration, the rewards of its groups by their problem_id(); returns metrics to log."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What load_state_dict() needs to go on, as JSON; {} where batches depend on their index alone."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state that state_dict() gave."""
+        return None
 
 
 @chz.chz(typecheck=True)

@@ -28,7 +28,7 @@ async def learn(
 
     policy_client: the current weights, before the step.
     """
-    metrics |= environment_metrics(rollouts.groups_P) | fault_metrics(rollouts)
+    metrics |= environment_metrics(rollouts.groups_P) | fault_metrics(rollouts) | run.tell_dataset(rollouts.groups_P)
     scored_P = run.score(rollouts.groups_P)
     run.report_rollouts(f"iteration_{iteration:06d}", scored_P, rollouts)
     with clock.measure("batch"):

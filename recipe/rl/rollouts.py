@@ -167,6 +167,7 @@ class _Attempt:
             tags=tags,
             env_name=_env_name(envs_G[0]),
             i_group=self.i_group,
+            problem_id=self.builder.problem_id(),
         )
 
     async def _play_member(self, env: Env, i_member: int) -> Trajectory | EnvFault:

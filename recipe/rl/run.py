@@ -1,6 +1,6 @@
 """What a running stage works with, and what every loop mode does the same way.
 
-Axes: _P group of the batch (problem).
+Axes: _P group of the batch (problem), _G member of a group.
 """
 
 from __future__ import annotations
@@ -59,7 +59,14 @@ class Run:
 
     def loop_state(self) -> dict[str, Any]:
         """What a checkpoint has to record beside the weights."""
-        return self.env_faults.loop_state() | self.kl_coefficient.loop_state()
+        dataset = self.train_dataset.state_dict()
+        state = {"dataset": dataset} if dataset else {}
+        return self.env_faults.loop_state() | self.kl_coefficient.loop_state() | state
+
+    def tell_dataset(self, groups_P: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """Let the training dataset know how its groups went; the metrics it has to report."""
+        named = [(group.problem_id, group.get_total_rewards()) for group in groups_P]
+        return self.train_dataset.observe([(name, rewards_G) for name, rewards_G in named if name is not None])
 
     def score(self, groups_P: Sequence[TrajectoryGroup]) -> list[ScoredGroup]:
         """The groups with their advantages, as the config asks for."""

@@ -67,6 +67,7 @@ class Streaming(LoopMode):
 
         rollouts, batch = RolloutBatch.of(outcomes), TrainingBatch.joined(batches)
         metrics |= environment_metrics(rollouts.groups_P) | fault_metrics(rollouts) | batch.metrics
+        metrics |= run.tell_dataset(rollouts.groups_P)
         run.report_rollouts(f"iteration_{iteration:06d}", batch.scored_P, rollouts)
         metrics["batch/is_skipped"] = float(not steps)
         if steps:

@@ -75,6 +75,8 @@ async def main(
     record = await find_resume_record(config.log_path, identity, service_client)
     start, recorded = (record.step, record.loop_state) if record else (0, {})
     train_dataset, test_dataset = await config.dataset_builder()
+    if "dataset" in recorded:
+        train_dataset.load_state_dict(recorded["dataset"])
     num_iterations = _num_iterations(config, train_dataset)
     if record is not None and record.is_final and start >= num_iterations:
         logger.info("%s holds a finished run of %d iterations", config.log_path, start)

@@ -51,6 +51,8 @@ class TrajectoryGroup:
     env_name: str = ""
     # Position of the group in its batch: part of every seed used for it, and its name in messages and exports.
     i_group: int = 0
+    # The builder's problem_id(): the name under which the dataset is told the rewards.
+    problem_id: str | None = None
 
     def __post_init__(self) -> None:
         sizes = (len(self.trajectories_G), len(self.final_rewards_G), len(self.metrics_G))

@@ -43,6 +43,19 @@ BUILDERS: dict[str, list[str]] = {
     "envs.guess_number:GuessNumberDatasetBuilder": [],
     "envs.math_env:MathDatasetBuilder": [f"path={PROBLEMS}", "num_test=2", "num_examples=1"],
 }
+BUILDERS["envs.mixture:MixtureDatasetBuilder"] = [
+    f"parts.{i}.{setting}"
+    for i in range(2)
+    for setting in (
+        f"name={'ab'[i]}",
+        "dataset_builder=envs.arithmetic:AdditionDatasetBuilder",
+        "dataset_builder.model_name=mint-tiny",
+        "dataset_builder.renderer_name=qwen3_disable_thinking",
+        "dataset_builder.group_size=2",
+        "dataset_builder.groups_per_batch=2",
+        "dataset_builder.num_batches=1",
+    )
+]
 # Builders that are given Python objects, or are only a base.
 WITHOUT_COMMAND = {
     "envs.chat:TournamentDatasetBuilder",
