@@ -1,11 +1,12 @@
 """Functions to write: a reply is graded by running its code, in the sandbox, against tests.
 
-The form asked for is one block of code between ```python and ```. Code without such a block counts too, and costs
-`format_coef`.
+Two forms: one block of code between ```python and ``` ("block"), or code and nothing else ("plain"). A reply in another
+form is run too, and costs `format_coef`.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
 import re
@@ -28,6 +29,7 @@ from mint.seeds import derive_seed
 from renderers import Message, Renderer, get_renderer, get_text
 
 Credit = Literal["share", "all"]
+CodeForm = Literal["block", "plain"]
 
 REQUEST = "Reply with the code only, between ```python and ```."
 _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL | re.IGNORECASE)
@@ -50,6 +52,8 @@ class CodeGrading:
 
     # "share": the share of tests passed; "all": 1 if all are passed, else 0.
     credit: Credit = "share"
+    # The form asked for: one block between ```python and ```, or code and nothing else.
+    form: CodeForm = "block"
     # What a reply in another form costs.
     format_coef: float = 0.1
     # What one program may use, all tests together.
@@ -72,9 +76,19 @@ def extract_code(reply: str) -> str:
     return blocks[-1] if blocks else reply
 
 
-def fenced(code: str) -> str:
+def written_reply(code: str, form: CodeForm) -> str:
     """Code in the form asked for."""
-    return f"```python\n{code.strip()}\n```"
+    return code.strip() if form == "plain" else f"```python\n{code.strip()}\n```"
+
+
+def is_in_form(reply: str, form: CodeForm) -> bool:
+    """Whether a reply is one block, or some Python and nothing else."""
+    if form == "block":
+        return _IN_FORM.fullmatch(reply) is not None and reply.count("```") == 2
+    try:
+        return bool(ast.parse(reply).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
 
 
 class CodeEnv(ProblemEnv):
@@ -95,26 +109,26 @@ class CodeEnv(ProblemEnv):
 
     def check_format(self, reply: str) -> bool:
         """See ProblemEnv."""
-        return _IN_FORM.fullmatch(reply) is not None and reply.count("```") == 2
+        return is_in_form(reply, self.grading.form)
 
     def get_reference_answer(self) -> str:
         """See ProblemEnv."""
-        return fenced(self.problem.solution)
+        return written_reply(self.problem.solution, self.grading.form)
 
     async def step(self, message: Message) -> MessageStepResult:
         """See MessageEnv. SandboxUnavailable where there is no sandbox of the level asked for."""
         reply = get_text(message)
         report = await self._test(reply)
-        is_correct, is_in_form = float(all(report.is_passed)), float(self.check_format(reply))
+        is_correct, has_form = float(all(report.is_passed)), float(self.check_format(reply))
         earned = is_correct if self.grading.credit == "all" else report.share_passed
         return MessageStepResult(
-            reward=earned + self.format_coef * (is_in_form - 1.0),
+            reward=earned + self.format_coef * (has_form - 1.0),
             episode_done=True,
             next_messages=[*await self.initial_observation(), message],
             metrics={
                 "correct": is_correct,
                 "tests_passed": report.share_passed,
-                "format": is_in_form,
+                "format": has_form,
                 "over_limit": float(report.result.end != "ended"),
             },
             logs={"reference_answer": self.get_reference_answer(), "first_failure": _first_failure(report)},

@@ -1,8 +1,8 @@
-"""Small functions to write, generated: arithmetic on one number, in words. Even a very small model can learn it.
+"""Small functions to write, generated: arithmetic on one number. Even a very small model can learn it.
 
-    Write a function f(x) that returns x plus 3, then times 2.
+    Write a function f(x) that returns x + 3, then * 2.
 
-Each function is one operation or two in a row. The form of the reply, a block of code, is not asked for: the warm start
+Each function is one operation or two in a row. The question does not say which form of reply is asked for: a warm start
 shows it. The tests compare with what the words say, worked out here. One function in five is kept for testing.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import chz
 
-from envs.code_env import CodeGrading, CodeProblem, code_groups, fenced
+from envs.code_env import CodeGrading, CodeProblem, code_groups
 from envs.code_tests import parse_test
 from envs.group_dataset import GroupDataset, check_group_size
 from envs.types import RLDatasetBuilder
@@ -23,7 +23,7 @@ from mint.seeds import derive_seed
 from renderers import Message, get_renderer
 
 _TEST_SHARE = 5
-_NUMBERS = range(1, 10)
+_NUMBERS = range(1, 21)
 # Apart enough that two different functions of this kind seldom agree on all of them.
 _ARGUMENTS = (-7, -1, 0, 4, 13)
 
@@ -37,9 +37,9 @@ class _Operation:
 
 
 _OPERATIONS = (
-    _Operation(" plus {n}", "{x} + {n}", False, lambda x, n: x + n),
-    _Operation(" minus {n}", "{x} - {n}", False, lambda x, n: x - n),
-    _Operation(" times {n}", "{x} * {n}", True, lambda x, n: x * n),
+    _Operation(" + {n}", "{x} + {n}", False, lambda x, n: x + n),
+    _Operation(" - {n}", "{x} - {n}", False, lambda x, n: x - n),
+    _Operation(" * {n}", "{x} * {n}", True, lambda x, n: x * n),
     _Operation(", but at least {n}", "max({x}, {n})", True, max),
     _Operation(", but at most {n}", "min({x}, {n})", True, min),
 )
@@ -85,13 +85,18 @@ def draw_recipes(num_problems: int, seed: int, *, is_test: bool, max_operations:
 
 
 def template_conversations(num_problems: int, seed: int, max_operations: int) -> list[list[Message]]:
-    """Questions of the training split with their solutions, for a warm start; the same for the same seed."""
+    """Questions of the training split with their solutions in the form "plain"; the same for the same seed."""
     recipes = draw_recipes(num_problems, seed, is_test=False, max_operations=max_operations)
     problems = [template_problem(recipe) for recipe in recipes]
     return [
-        [{"role": "user", "content": problem.question}, {"role": "assistant", "content": fenced(problem.solution)}]
+        [{"role": "user", "content": problem.question}, {"role": "assistant", "content": problem.solution}]
         for problem in problems
     ]
+
+
+def plain_grading() -> CodeGrading:
+    """Code and nothing else: a very small model has enough to learn without the fences of a block."""
+    return CodeGrading(form="plain")
 
 
 @chz.chz(typecheck=True)
@@ -112,7 +117,7 @@ class CodeTemplateDatasetBuilder(RLDatasetBuilder):
     num_test_problems: int = 0
     # 1: only functions of one operation; 2: of two as well.
     max_operations: int = 1
-    grading: CodeGrading = chz.field(default_factory=CodeGrading)
+    grading: CodeGrading = chz.field(default_factory=plain_grading)
     # Of the problems drawn.
     seed: int = 0
 

@@ -34,7 +34,7 @@ from renderers import Renderer
 class TemplateSFTDatasetBuilder(SupervisedDatasetBuilder):
     """Right solutions to generated functions of the training split."""
 
-    num_train: int = 960
+    num_train: int = 1280
     # See CodeTemplateDatasetBuilder.
     max_operations: int = 1
     seed: int = 0
@@ -74,15 +74,15 @@ TEMPLATES = {
     "sft.dataset_builder": TemplateSFTDatasetBuilder,
     "sft.dataset_builder.examples.batch_size": 16,
     "sft.learning_rate": 4e-3,
-    "sft.max_steps": 60,
+    "sft.max_steps": 80,
     "rl.model_name": "mint-tiny",
     "rl.dataset_builder": CodeTemplateDatasetBuilder,
     "rl.dataset_builder.group_size": 8,
-    "rl.dataset_builder.groups_per_batch": 12,
+    "rl.dataset_builder.groups_per_batch": 16,
     "rl.dataset_builder.num_batches": 30,
     "rl.dataset_builder.num_test_problems": 100,
-    "rl.learning_rate": 1e-3,
-    "rl.max_tokens": 32,
+    "rl.learning_rate": 7e-4,
+    "rl.max_tokens": 24,
     "rl.eval_every": 15,
 }
 MBPP = {

@@ -7,9 +7,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import chz
 import pytest
 
-from envs.code_env import CodeDatasetBuilder, CodeEnv, CodeGrading, extract_code, fenced, problem_from_row
+from envs.code_env import CodeDatasetBuilder, CodeEnv, CodeGrading, extract_code, problem_from_row, written_reply
 from envs.code_templates import (
     CodeTemplateDatasetBuilder,
     all_recipes,
@@ -21,6 +22,11 @@ from envs.code_templates import (
 from envs.sandbox import Limits, SandboxConfig
 from mint.errors import InvalidRequest
 from renderers import get_text
+
+
+def fenced(code: str) -> str:
+    return written_reply(code, "block")
+
 
 LOCAL = CodeGrading(sandbox=SandboxConfig(minimum_isolation="none", num_workers=2), limits=Limits(cpu_seconds=0.5))
 ROW = {
@@ -152,8 +158,8 @@ def test_a_row_that_cannot_be_used_is_named_or_left_out(tmp_path: Path, changes:
 
 async def test_every_kind_of_function_is_right_and_graded_by_python_itself() -> None:
     recipes = all_recipes()
-    assert len(recipes) == len(set(recipes)) == 5 * 9 + (5 * 4) * 9 * 9
-    for recipe in recipes:
+    assert len(recipes) == len(set(recipes)) == 5 * 20 + (5 * 4) * 20 * 20
+    for recipe in recipes[::7]:
         problem = template_problem(recipe)
         namespace: dict[str, Any] = {}
         exec(problem.solution, namespace)
@@ -164,19 +170,20 @@ async def test_every_kind_of_function_is_right_and_graded_by_python_itself() -> 
 @pytest.mark.parametrize(
     ("recipe", "words", "code"),
     [
-        (((0, 3),), "x plus 3", "x + 3"),
-        (((0, 3), (2, 2)), "x plus 3, then times 2", "(x + 3) * 2"),
-        (((2, 2), (1, 5)), "x times 2, then minus 5", "x * 2 - 5"),
-        (((3, 4), (2, 2)), "x, but at least 4, then times 2", "max(x, 4) * 2"),
-        (((1, 4), (4, 9)), "x minus 4, but at most 9", "min(x - 4, 9)"),
+        (((0, 3),), "x + 3", "x + 3"),
+        (((0, 3), (2, 2)), "x + 3, then * 2", "(x + 3) * 2"),
+        (((2, 2), (1, 5)), "x * 2, then - 5", "x * 2 - 5"),
+        (((3, 4), (2, 2)), "x, but at least 4, then * 2", "max(x, 4) * 2"),
+        (((1, 4), (4, 9)), "x - 4, but at most 9", "min(x - 4, 9)"),
     ],
 )
 async def test_functions_in_words_and_in_code(recipe: Any, words: str, code: str) -> None:
     problem = template_problem(recipe)
     assert problem.question == f"Write a function f(x) that returns {words}."
     assert problem.solution == f"def f(x): return {code}"
-    env = CodeEnv(problem, LOCAL)
+    env = CodeEnv(problem, chz.replace(LOCAL, form="plain"))
     assert await reward(env, env.get_reference_answer()) == 1.0
+    assert await reward(env, fenced(env.get_reference_answer())) == 0.9
     assert await reward(env, "") == -0.1
 
 

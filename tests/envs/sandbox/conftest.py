@@ -1,9 +1,8 @@
-"""Sandboxes at each level that this machine gives, and a look at which processes there are."""
+"""Sandboxes at each level that this machine gives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,15 +25,3 @@ def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
         pytest.skip(str(error))
     yield made
     made.close()
-
-
-def processes_named(name: str) -> list[int]:
-    """The processes of this machine with this name (at most 15 characters), as /proc shows them."""
-    found: list[int] = []
-    for path in Path("/proc").glob("[0-9]*/comm"):
-        try:
-            if path.read_text().strip() == name:
-                found.append(int(path.parent.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended while we looked
-    return found

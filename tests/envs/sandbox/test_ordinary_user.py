@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-SUITE = "tests/envs/sandbox/test_escapes.py"
+SUITE = [f"tests/envs/sandbox/test_{name}.py" for name in ("excess", "reaching_outside", "forgery", "outliving")]
 # No account: neither root nor the user that programs run as.
 UID = 65533
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -54,16 +55,14 @@ def _run_suite(interpreter: str, folder: Path, *arguments: str) -> str:
     home.mkdir()
     os.chown(home, UID, UID)
     options = ["-p", "no:cacheprovider", f"--basetemp={home}/pytest", "-q", "-rs"]
-    done = _run_as_ordinary(interpreter, "-m", "pytest", SUITE, *options, *arguments, folder=home)
+    done = _run_as_ordinary(interpreter, "-m", "pytest", *SUITE, *options, *arguments, folder=home)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.fixture
-def reachable_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reachable_folder() -> Path:
     """A folder whose parents an ordinary user may pass through."""
-    import tempfile
-
     return Path(tempfile.mkdtemp(prefix="ordinary-user-"))
 
 

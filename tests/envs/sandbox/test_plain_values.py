@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.sandbox.inside.plain_values import NotPlainError, from_json, to_json
@@ -46,6 +46,7 @@ def types_in(value: Any) -> list[type]:
     return [type(value), *(found for child in children for found in types_in(child))]
 
 
+@settings(max_examples=50)
 @given(VALUES)
 def test_a_plain_value_arrives_as_it_left(value: Any) -> None:
     arrived = journey(value)
