@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from mint import types
 from mint.errors import InvalidRequest
 from recipe.optimizer_config import AdamConfig
 from recipe.rl.datums import TrainingSequence
-from recipe.rl.policy_update import PolicyLoss, PolicyUpdate, split_evenly, update_policy
+from recipe.rl.policy_update import KLTerm, PolicyLoss, PolicyUpdate, split_evenly, update_policy
 
 
 def sequence(token: int) -> TrainingSequence:
@@ -96,6 +96,50 @@ async def test_trainer_logprobs_stay_with_their_sequence() -> None:
 async def test_loss_is_reported_per_sampled_token_and_the_optimizers_metrics_are_passed_on() -> None:
     result = await update(RecordingTrainer(), [4, 5, 6], num_substeps=1)
     assert result.metrics == {"loss": 1.0, "optim/grad_norm": 0.5}
+
+
+@dataclass
+class CustomTrainer(RecordingTrainer):
+    """Evaluates a custom loss at the trainer's logprobs, as the embedded engine does."""
+
+    def forward_backward_custom(self, data: list[types.Datum], loss_fn: Any) -> asyncio.Future[Backward]:
+        logprobs = [-datum.loss_fn_inputs["target_tokens"].to_torch().float() for datum in data]
+        _, metrics = loss_fn(data, [values.requires_grad_() for values in logprobs])
+        self.calls.append(("custom", [datum.loss_fn_inputs["target_tokens"].tolist()[-1] for datum in data]))
+        outputs = [{"logprobs": types.TensorData.from_numpy(values.detach().numpy())} for values in logprobs]
+        # What a server reports under this name is the loss of a surrogate.
+        return self._done(Backward({**metrics, "loss:sum": 123.0}, outputs))
+
+
+def on_policy_sequence(token: int) -> TrainingSequence:
+    """The sampler's logprob is the trainer's; the reference's is 2 lower."""
+    sampler_logprobs_T = np.asarray([0.0, -token], dtype=np.float32)
+    return replace(
+        sequence(token), sampler_logprobs_T=sampler_logprobs_T, reference_logprobs_T=sampler_logprobs_T - np.float32(2)
+    )
+
+
+async def custom_update(loss: PolicyLoss, kl: KLTerm | None) -> tuple[CustomTrainer, PolicyUpdate]:
+    trainer = CustomTrainer()
+    client: Any = trainer
+    rows = [on_policy_sequence(token) for token in (4, 5, 6)]
+    return trainer, await update_policy(client, rows, loss, AdamConfig().adam_params(1e-3), 2, kl=kl)
+
+
+async def test_gspo_goes_through_a_custom_loss_with_its_own_value() -> None:
+    trainer, result = await custom_update(PolicyLoss("gspo"), None)
+    assert [call for call in trainer.calls if isinstance(call, tuple)] == [("custom", [4, 5]), ("custom", [6])]
+    # Three replies of one token, ratio 1 and advantage 2.
+    assert result.metrics == {"loss": -2.0, "optim/grad_norm": 0.5}
+    assert [row.trainer_logprobs_T.tolist() for row in result.trained_D] == [[-4, -4], [-5, -5], [-6, -6]]
+
+
+async def test_kl_in_the_loss_is_in_the_same_request_and_reported_apart() -> None:
+    trainer, result = await custom_update(PolicyLoss("ppo"), KLTerm("k2", coef=0.1))
+    assert [call for call in trainer.calls if isinstance(call, tuple)] == [("custom", [4, 5]), ("custom", [6])]
+    # 0.1 * 2^2 / 2 for each token.
+    assert result.metrics["loss_kl"] == pytest.approx(0.2)
+    assert result.metrics["loss"] == pytest.approx(-2.0 + 0.2)
 
 
 @pytest.mark.parametrize(("number", "parts", "sizes"), [(7, 3, [3, 2, 2]), (2, 4, [1, 1]), (6, 2, [3, 3]), (5, 1, [5])])

@@ -30,7 +30,7 @@ def group(i_group: int) -> TrajectoryGroup:
 
 
 def test_a_record_holds_text_tokens_logprobs_rewards_and_advantage() -> None:
-    first, second = rollout_records([ScoredGroup(group(4), [0.25, -0.25])], Letters())
+    first, second = rollout_records([ScoredGroup(group(4), [[[0.25]], [[-0.25]]], [1.0, 1.0])], Letters())
     assert first == {
         "version": 1,
         "group": 4,
@@ -60,7 +60,7 @@ def test_a_record_holds_text_tokens_logprobs_rewards_and_advantage() -> None:
 
 def test_one_json_line_per_episode_and_a_second_export_replaces_the_first(tmp_path: Path) -> None:
     path = tmp_path / "rollouts" / "iteration_000012.jsonl"
-    write_records(path, rollout_records([ScoredGroup(group(0), [0.0, 0.0]), group(1)], Letters()))
+    write_records(path, rollout_records([ScoredGroup(group(0), [[[0.0]], [[0.0]]], [1.0, 1.0]), group(1)], Letters()))
     write_records(path, rollout_records([group(2)], Letters()))
     records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [(record["group"], record["member"], record["advantage"]) for record in records] == [
@@ -71,7 +71,7 @@ def test_one_json_line_per_episode_and_a_second_export_replaces_the_first(tmp_pa
 
 
 def test_text_shows_the_first_groups_only(tmp_path: Path) -> None:
-    records = rollout_records([ScoredGroup(group(0), [0.25, -0.25]), group(1)], Letters())
+    records = rollout_records([ScoredGroup(group(0), [[[0.25]], [[-0.25]]], [1.0, 1.0]), group(1)], Letters())
     path = tmp_path / "iteration_000000.txt"
     write_text(path, records, num_groups=1)
     text = path.read_text(encoding="utf-8")
