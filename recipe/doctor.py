@@ -2,6 +2,8 @@
 
 It shows what was loaded, which renderer speaks to it and which tokens of a conversation carry loss; then it checks
 the renderer against the tokenizer's chat template and the engine's sampler against its trainer, on that very model.
+
+Axes: _T token of a conversation.
 """
 
 from __future__ import annotations

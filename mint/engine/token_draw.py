@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 _ARGMAX_BELOW = 1e-6
-"""Logits divided by less may overflow float32, which would fail the whole batch; the likeliest token is certain there."""
+"""Logits divided by less may overflow float32, which would fail the whole batch; the likeliest token is certain."""
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def test_the_worst_token_is_found_and_nan_is_the_worst() -> None:
         TrainingSequence([9, 8, token, token + 1], is_sampled, np.float32([0, -1, -2]), np.float32([0, 1, 1]))
         for token in (20, 30)
     ]
-    others = [np.float32([5, -1, -2.25]), np.float32([5, -1.5, -2])]
+    others = [np.array([5, -1, -2.25], np.float32), np.array([5, -1.5, -2], np.float32)]
     worst = compare(sequences, others)
     assert (worst.largest, worst.mean, worst.num_tokens) == (0.5, 0.1875, 4)
     assert (worst.i_sequence, worst.position, worst.token) == (1, 0, 30)
