@@ -98,16 +98,17 @@ def draw_problems(
     return problems
 
 
-def demonstration(problems: Sequence[Problem]) -> tuple[list[Message], list[ToolSpec]]:
-    """A conversation that solves the problems one after another with a call each, and the tools it has.
+def demonstration(problems: Sequence[Problem], num_from_head: int = 0) -> tuple[list[Message], list[ToolSpec]]:
+    """A conversation that solves the problems one after another, and the tools it has; data for a supervised start.
 
-    Data for a supervised start.
+    The first `num_from_head` problems are answered at once, the others with a call each.
     """
     messages: list[Message] = []
-    for problem in problems:
+    for i_problem, problem in enumerate(problems):
         env = CalculatorEnv(problem)
-        messages += [*env.first_messages(), *env.gold_replies()]
-        messages.insert(-1, {"role": "tool", "name": CALCULATOR.name, "content": str(result_of(problem))})
+        call, answer = env.gold_replies()
+        result: Message = {"role": "tool", "name": CALCULATOR.name, "content": str(result_of(problem))}
+        messages += [*env.first_messages(), *([] if i_problem < num_from_head else [call, result]), answer]
     return messages, [CALCULATOR.spec]
 
 

@@ -1,7 +1,7 @@
-"""Judges of two replies: a model behind a SamplingClient, and any OpenAI-compatible endpoint.
+"""Judges of two replies: a model behind a SamplingClient, any OpenAI-compatible endpoint, or a scorer.
 
-Both read the same page: a rubric, the conversation and two replies, and answer with the letter of the better one. The
-probability of the two letters, where it can be had, makes a soft verdict: a close call counts as one.
+The first two read the same page, a rubric, the conversation and two replies, and answer with the letter of the better
+one. The probability of the two letters, where it can be had, makes a soft verdict: a close call counts as one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from envs.tournament import UNREADABLE, Verdict
+from envs.types import ConversationScorer
 from mint import types
 from mint.errors import InvalidRequest, MintError
 from renderers import Message, Renderer, get_text
@@ -66,6 +67,21 @@ class SamplingClientJudge:
         logprobs = await self.sampling_client.compute_logprobs_async(tokens, prompt_logprobs_last_n=1)
         assert logprobs[-1] is not None, "the last of several tokens has a logprob"
         return logprobs[-1]
+
+
+class ScorerJudge:
+    """A scorer as judge: P(first is better) = σ(score of first − score of second), as Bradley and Terry have it.
+
+    Which is read first makes no difference to it, so both orders agree.
+    """
+
+    def __init__(self, scorer: ConversationScorer) -> None:
+        self.scorer = scorer
+
+    async def compare(self, prompt: list[Message], first: Message, second: Message) -> Verdict:
+        """See PairJudge."""
+        scores = await asyncio.gather(*(self.scorer.score([*prompt, reply]) for reply in (first, second)))
+        return Verdict(_sigmoid(scores[0] - scores[1]))
 
 
 class EndpointJudge:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from envs.tournament import PairJudge, play_tournament
 from mint import types
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
@@ -66,6 +67,32 @@ async def compare_policies(
         kl_per_reply,
         kl_per_token,
     )
+
+
+async def judged_win_rate(
+    before: mint.SamplingClient,
+    after: mint.SamplingClient,
+    prompts: Sequence[list[Message]],
+    renderer: Renderer,
+    judge: PairJudge,
+    *,
+    max_tokens: int,
+    seed: int,
+) -> float:
+    """How often the judge prefers the reply of `after`: the mean probability, over the prompts and both orders.
+
+    One reply from each policy for each prompt, at temperature 1; equal replies draw.
+    """
+    drawn_before, drawn_after = await asyncio.gather(
+        *(_draw(client, prompts, renderer, 1, max_tokens, seed) for client in (before, after))
+    )
+    standings_P = await asyncio.gather(
+        *(
+            play_tournament(prompt, [renderer.parse_response(reply.tokens)[0] for reply in (*old, *new)], judge)
+            for prompt, old, new in zip(prompts, drawn_before, drawn_after, strict=True)
+        )
+    )
+    return float(np.mean([standings.win_rate_G[1] for standings in standings_P]))
 
 
 def win_rate(scores_before_PR: np.ndarray, scores_after_PR: np.ndarray) -> float:

@@ -13,11 +13,18 @@ from typing import Any
 
 import pytest
 
-from envs.judges import EndpointJudge, JudgeFailed, SamplingClientJudge, judge_messages, read_verdict
+from envs.judges import (
+    EndpointJudge,
+    JudgeFailed,
+    SamplingClientJudge,
+    ScorerJudge,
+    judge_messages,
+    read_verdict,
+)
 from envs.tournament import UNREADABLE, Verdict, play_tournament
 from mint import types
 from mint.errors import InvalidRequest
-from renderers import Message, Renderer
+from renderers import Message, Renderer, get_text
 
 PROMPT: list[Message] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which colour?"}]
 RED: Message = {"role": "assistant", "content": "Red."}
@@ -76,6 +83,19 @@ async def test_model_as_judge_weighs_its_two_letters(service: Any, renderer: Ren
     assert verdict.first_is_better == pytest.approx(p["A"] / (p["A"] + p["B"]), abs=1e-5)
     again = await pickle.loads(pickle.dumps(judge)).compare(PROMPT, RED, BLUE)
     assert again.first_is_better == pytest.approx(verdict.first_is_better, abs=1e-5)
+
+
+class LengthScorer:
+    async def score(self, conversation: list[Message]) -> float:
+        assert conversation[:-1] == PROMPT
+        return len(get_text(conversation[-1])) / 4
+
+
+async def test_scorer_as_judge_is_bradley_terry() -> None:
+    judge = ScorerJudge(LengthScorer())
+    # 4 and 16 characters: scores 1 and 4.
+    assert (await judge.compare(PROMPT, RED, BLUE)).first_is_better == pytest.approx(1 / (1 + math.exp(3)))
+    assert (await judge.compare(PROMPT, BLUE, RED)).first_is_better == pytest.approx(1 / (1 + math.exp(-3)))
 
 
 class Endpoint:
