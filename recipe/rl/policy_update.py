@@ -53,7 +53,7 @@ class PolicyLoss:
         """InvalidRequest unless the loss fits the sampling temperature and the length normalisation of a run."""
         if self.loss_fn in CUSTOM_LOSSES and temperature != 1:
             raise InvalidRequest(
-                f"loss_fn={self.loss_fn!r} with temperature={temperature}: a loss of one's own sees logprobs at"
+                f"loss_fn={self.loss_fn!r} with temperature={temperature}: a custom loss sees logprobs at"
                 " temperature 1, where the sampled tokens would be off-policy; set temperature=1."
             )
         if self.loss_fn == "gspo":

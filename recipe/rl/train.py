@@ -1,8 +1,9 @@
 """Reinforcement learning on groups (GRPO): from a config to the last checkpoint.
 
-What is left out on purpose: no division by the group's standard deviation and no per-sequence mean of the loss (Dr.
-GRPO, arXiv:2503.20783), no value model, no clipping unless loss_fn asks for it. The weights that sample are those that
-are trained, so the first optimizer step of an iteration is exactly on-policy.
+What the defaults leave out on purpose: no division by the group's standard deviation and no per-sequence mean of the
+loss (Dr. GRPO, arXiv:2503.20783), no clipping; docs/losses.md has the settings for those and for other papers. There is
+no value model. The weights that sample are those that are trained, so the first optimizer step of an iteration is
+exactly on-policy, other modes of the loop aside.
 """
 
 from __future__ import annotations
