@@ -1,1 +1,1 @@
-"""Measurements, each one command that prints JSON lines. Nothing in the packages or tests depends on them."""
+"""Measurements, each one command that prints JSON lines. Nothing in the packages depends on them."""

@@ -41,7 +41,7 @@ def third_party_imports(*folders: str) -> dict[str, str]:
         for node in ast.walk(tree_of(path)):
             for module in imported_modules(node):
                 top = module.split(".")[0]
-                if top not in sys.stdlib_module_names and top not in (*PACKAGES, "tests"):
+                if top not in sys.stdlib_module_names and top not in (*PACKAGES, "benchmarks", "tests"):
                     for name in distributions.get(top, [top])[:1]:
                         found[canonicalize_name(name)] = short(path, node)
     return found
