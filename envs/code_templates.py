@@ -24,8 +24,8 @@ from renderers import Message, get_renderer
 
 _TEST_SHARE = 5
 _NUMBERS = range(1, 21)
-# Apart enough that two different functions of this kind seldom agree on all of them.
-_ARGUMENTS = (-7, -1, 0, 4, 13)
+# On both sides of the numbers, so that no two functions of one operation agree on all of them but x * 1 and x itself.
+_ARGUMENTS = (-9, -2, 4, 25, 40)
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,7 @@ TEMPLATES = {
 MBPP = {
     **MODEL,
     "log_path": "runs/code_rl_mbpp",
+    "sft": None,
     "rl.model_name": "Qwen/Qwen3-0.6B",
     "rl.dataset_builder": CodeDatasetBuilder,
     "rl.dataset_builder.path": "google-research-datasets/mbpp",

@@ -167,6 +167,12 @@ async def test_every_kind_of_function_is_right_and_graded_by_python_itself() -> 
             exec(test.source, namespace)
 
 
+def test_the_tests_tell_functions_apart() -> None:
+    problems = [template_problem(recipe) for recipe in all_recipes() if len(recipe) == 1]
+    answers = {tuple(test.literal for test in problem.tests) for problem in problems}
+    assert len(answers) == len(problems) == 100
+
+
 @pytest.mark.parametrize(
     ("recipe", "words", "code"),
     [

@@ -1,4 +1,4 @@
-"""Attacks by using too much: each ends at its limit and costs the program its unanswered calls, nobody else anything."""
+"""Attacks by using too much: each ends at its limit and costs the program what it has not answered, and no one else."""
 
 from __future__ import annotations
 
