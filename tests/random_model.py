@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
-def make_random_model(folder: Path, *, tied: bool = True, seed: int = 0, **config_overrides: int) -> Path:
+def make_random_model(folder: Path, *, tied: bool = True, seed: int = 0, **config_overrides: Any) -> Path:
     """Write a random Qwen3 model in Hugging Face format. Weights are large enough that logits differ visibly."""
     import torch
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM

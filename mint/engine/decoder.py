@@ -95,8 +95,7 @@ class Decoder:
     def from_transformers(cls, model: Any, device: torch.device) -> Decoder:
         """Take the weights of a `Qwen3ForCausalLM`; the module itself is not kept."""
         config = model.config
-        if config.attention_bias or getattr(config, "use_sliding_window", False):
-            raise InvalidRequest("attention_bias and sliding-window attention are not supported by the embedded engine")
+        _check_supported(config, model.model.rotary_emb.rope_type)
         model = model.to(device).requires_grad_(False).eval()
         shape = DecoderShape(
             config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
@@ -191,3 +190,20 @@ def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     cos, sin = rotation
     first, second = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+def _check_supported(config: Any, rope_type: str) -> None:
+    """InvalidRequest for a Qwen3 variant whose forward pass this one is not."""
+    # Where the rotation depends on the longest sequence at hand, a token's logprob would depend on what else is packed
+    # with it.
+    supported = {
+        "attention_bias": (config.attention_bias, (False,)),
+        "use_sliding_window": (config.use_sliding_window, (False,)),
+        "hidden_act": (config.hidden_act, ("silu",)),
+        "rope_type": (rope_type, ("default", "linear", "yarn")),
+    }
+    for name, (value, known) in supported.items():
+        if value not in known:
+            raise InvalidRequest(
+                f"the model's {name} is {value!r}; the embedded engine computes {' or '.join(map(repr, known))} only"
+            )

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tinker
 
 import mint
 from mint import errors, types
+from tests.random_model import make_random_model
 
 
 def test_a_url_hands_over_to_the_tinker_sdk(monkeypatch: pytest.MonkeyPatch):
@@ -117,3 +119,23 @@ def test_sampling_params_reject_unknown_fields_and_fill_stop():
     assert types.SamplingParams(stop="x", stop_token_ids=[7]).stop == "x"
     with pytest.raises(ValueError, match="temperature=-1.0"):
         types.SamplingParams(temperature=-1.0)
+
+
+@pytest.mark.parametrize(
+    ("variant", "message"),
+    [
+        ({"attention_bias": True}, "the model's attention_bias is True"),
+        ({"use_sliding_window": True, "sliding_window": 64}, "the model's use_sliding_window is True"),
+        ({"hidden_act": "gelu"}, "the model's hidden_act is 'gelu'; the embedded engine computes 'silu' only"),
+        (
+            {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e6, "factor": 2.0}},
+            "the model's rope_type is 'dynamic'",
+        ),
+    ],
+)
+def test_a_variant_that_the_engine_would_compute_wrongly_is_refused(
+    service: mint.ServiceClient, tmp_path: Path, variant: dict[str, Any], message: str
+) -> None:
+    model = make_random_model(tmp_path / "variant", **variant)
+    with pytest.raises(errors.InvalidRequest, match=message):
+        service.create_lora_training_client(str(model), rank=2)
