@@ -57,7 +57,7 @@ def read_guess(text: str) -> int | None:
 
 def read_answer(text: str) -> Answer | None:
     """The only answer in what a keeper says, or None."""
-    said = [answer for answer in _ANSWERS if re.search(rf"\b{answer}\b", text.lower())]
+    said: list[Answer] = [answer for answer in _ANSWERS if re.search(rf"\b{answer}\b", text.lower())]
     return said[0] if len(said) == 1 else None
 
 

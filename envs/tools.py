@@ -188,8 +188,10 @@ async def _in_thread(function: Callable[..., Any], keywords: dict[str, Any]) -> 
             value = function(**keywords)
         except BaseException as raised:
             # A future takes no StopIteration, and a SystemExit here would end the thread and leave the caller waiting.
-            is_ordinary = isinstance(raised, Exception) and not isinstance(raised, StopIteration)
-            error = raised if is_ordinary else RuntimeError(f"{type(raised).__name__}: {raised}")
+            if isinstance(raised, Exception) and not isinstance(raised, StopIteration):
+                error = raised
+            else:
+                error = RuntimeError(f"{type(raised).__name__}: {raised}")
         with suppress(RuntimeError):  # the loop is closed: nobody waits for this result any more
             loop.call_soon_threadsafe(finish, value, error)
 

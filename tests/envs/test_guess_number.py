@@ -79,7 +79,7 @@ async def test_bisection_finds_the_number_alone(renderer: Renderer, tokenizer: A
     env = GuessNumberEnv(secret, GuessRules())
     adapter = EnvFromMessageEnv(renderer, env)
     prompt, _ = await adapter.initial_observation()
-    for _ in range(5):
+    while True:
         guess = tokenizer.encode(bisect(tokenizer.decode(prompt.to_ints())), add_special_tokens=False)
         result = await adapter.step(guess)
         if result.episode_done:
