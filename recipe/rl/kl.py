@@ -3,10 +3,11 @@
 Per sampled token the estimate is k1 = log pi(a|s) - log pi_ref(a|s), whose mean over tokens drawn from pi is the KL
 divergence per token. The penalty is the centred form of tinker-cookbook (`rl/metrics.py::incorporate_kl_penalty`):
 A_t += sum over s >= t of discount^(s - t) * coef * (mean k1 over the batch - k1_s), where s counts all targets of the
-sequence, those between two turns included. Subtracting the mean changes no expected gradient (it is a baseline) and
-keeps the penalty from pushing all sampled tokens down together. At discount 0 a token answers for its own KL alone, at
-1 for that of everything after it too, which is the gradient of the KL between whole replies. docs/metrics.md defines
-the reported numbers, docs/losses.md has the penalty in the loss (`kl_loss`).
+sequence, those between two turns included. At discount 0 a token answers for its own KL alone, and the mean is a
+baseline: it changes no expected gradient and keeps the penalty from pushing all sampled tokens down together. At 1 a
+token answers for everything after it too, but the mean then comes once for every later token, so where replies differ
+in length it favours the longer ones by mean k1 per token. docs/metrics.md defines the reported numbers, docs/losses.md
+has the penalty in the loss (`kl_loss`).
 
 Axes: _T target token, _D training sequence.
 """
