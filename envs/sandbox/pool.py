@@ -63,14 +63,12 @@ class Sandbox:
         for call in calls:
             _check_is_expression(call)
         settings: dict[str, Any] = chz.asdict(limits if limits is not None else Limits())
-        # What cannot travel as UTF-8 cannot be compiled either.
-        source = program.encode(errors="replace").decode()
         try:
-            reply = self._attempt(source, list(calls), settings)
+            reply = self._attempt(program, list(calls), settings)
         except ZygoteFailure:
             # Once more: the interpreter may have been a victim of something else, such as the system's memory killer.
             try:
-                reply = self._attempt(source, list(calls), settings)
+                reply = self._attempt(program, list(calls), settings)
             except ZygoteFailure as error:
                 raise SandboxUnavailable(f"the sandbox ({self.isolation}) failed twice: {error}") from error
         return read_result(reply, len(calls))

@@ -87,9 +87,10 @@ class ZygoteProcess:
     def _read_exactly(self, num_bytes: int, deadline: float) -> bytes:
         assert self._process.stdout is not None
         stream, data = self._process.stdout.fileno(), bytearray()
+        poll = select.poll()
+        poll.register(stream, select.POLLIN)
         while len(data) < num_bytes:
-            is_ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
-            if not is_ready:
+            if not poll.poll(1000 * max(0.0, deadline - time.monotonic())):
                 raise ZygoteFailure("the interpreter does not answer")
             part = os.read(stream, num_bytes - len(data))
             if not part:

@@ -33,7 +33,6 @@ def run(request: dict[str, Any], level: str, reports: int, output: int, folder: 
     os.environ.clear()
     os.environ.update(HOME=folder, TMPDIR=folder, LANG="C.UTF-8")
     random.seed(0)
-    sys.path_importer_cache.clear()
     # The supervisor takes a process that never says this for a failure of the sandbox, not of the program.
     _report(3, STARTED)
     _load_and_call(request["program"], request["calls"], 3)
@@ -45,8 +44,8 @@ def give_up_rights(level: str, has_syscall_filter: bool, limits: dict[str, Any])
     _set_limits(level, limits)
     if level != "namespaces" and os.getuid() == 0:
         os.setgroups([])
-        os.setresgid(namespaces.NOBODY, namespaces.NOBODY, namespaces.NOBODY)
-        os.setresuid(namespaces.NOBODY, namespaces.NOBODY, namespaces.NOBODY)
+        os.setgid(namespaces.NOBODY)
+        os.setuid(namespaces.NOBODY)
     if sys.platform.startswith("linux"):
         libc.drop_capabilities()
         libc.forbid_new_privileges()

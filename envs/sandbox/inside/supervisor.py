@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -80,8 +81,7 @@ def _run_in(folder: str, request: dict[str, Any], level: str) -> dict[str, Any]:
     try:
         end = watch.until_end()
     finally:
-        os.kill(child, signal.SIGKILL)
-        _, status, usage = os.wait4(child, 0)
+        status, usage = watch.reap()
     reports = watch.reports.decode("ascii", errors="replace")
     started = json.dumps(program.STARTED) + "\n"
     if not reports.startswith(started):
@@ -105,6 +105,7 @@ class _Watch:
         self._sinks = {reports: self.reports, output: self.output}
         for fd in self._sinks:
             os.set_blocking(fd, False)
+        self._reaped: tuple[int, resource.struct_rusage] | None = None
         self._pidfd = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
         self._deadline = time.monotonic() + limits["wall_seconds"]
 
@@ -125,8 +126,18 @@ class _Watch:
             if time.monotonic() > self._deadline:
                 return "wall time"
 
+    def reap(self) -> tuple[int, resource.struct_rusage]:
+        """End the program, if it has not ended, and everything that it started; its wait status and usage."""
+        if self._reaped is None:
+            os.kill(self._child, signal.SIGKILL)
+            self._reaped = os.wait4(self._child, 0)[1:]
+        return self._reaped
+
     def _has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        pid, status, usage = os.wait4(self._child, os.WNOHANG)
+        if pid:
+            self._reaped = status, usage
+        return bool(pid)
 
     def _drain(self, fd: int) -> None:
         """Read what is there, up to just beyond the limit."""

@@ -16,7 +16,11 @@ ARRANGEMENTS = {
 }
 
 
-@pytest.fixture(scope="session", params=ARRANGEMENTS)
+# Without the second wall: nothing that users run with, so it is proven less often.
+_PARAMETERS = [pytest.param(n, marks=[pytest.mark.slow] if n == "namespaces-unfiltered" else []) for n in ARRANGEMENTS]
+
+
+@pytest.fixture(scope="session", params=_PARAMETERS)
 def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     """A sandbox of each arrangement; skips those that the system does not give."""
     try:
