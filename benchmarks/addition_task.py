@@ -18,15 +18,17 @@ MAX_OPERAND = 9
 GROUPS_PER_BATCH, GROUP_SIZE = 32, 8
 
 
-async def warm_start(folder: Path, service: mint.ServiceClient) -> str:
+async def warm_start(folder: Path, service: mint.ServiceClient, num_steps: int = 20) -> str:
     """mint:// path of a policy that answers in the right form and is right now and then; trained once per folder."""
     config = sft_train.Config(
         log_path=str(folder / "warm_start"),
         model_name=MODEL,
         renderer_name=RENDERER,
-        dataset_builder=ListSFTDatasetBuilder(conversations=addition_conversations(640, MAX_OPERAND, seed=0)),
+        dataset_builder=ListSFTDatasetBuilder(
+            conversations=addition_conversations(32 * num_steps, MAX_OPERAND, seed=0)
+        ),
         learning_rate=2e-3,
-        max_steps=20,
+        max_steps=num_steps,
     )
     return (await sft_train.main(config, service)).state_path
 

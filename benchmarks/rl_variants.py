@@ -1,10 +1,11 @@
 """Losses, advantages and KL penalties side by side on one-digit additions.
 
-    python -m benchmarks.rl_variants [OUT_FOLDER] [--variants default gspo ...] [--seeds 0 1 2] [--steps 30]
+    python -m benchmarks.rl_variants [OUT_FOLDER] [--variants default gspo ...] [--seeds 0 1 2] [--steps 60]
 
-One JSON line per run: held-out accuracy before and after. All runs start from one short warm start and take the same
-number of iterations on the same additions. Then one line per variant with the mean over the seeds and its difference to
-the mean of the default. "2 substeps" takes two optimizer steps an iteration, so that ratios and clips have an effect.
+One JSON line per run: held-out accuracy before and after. All runs start from one warm start and take the same number
+of iterations on the same additions, at a step size at which the default's training reward rises steadily. Then one line
+per variant with the mean over the seeds and its difference to the mean of the default. "2 substeps" takes two optimizer
+steps an iteration, so that ratios and clips have an effect.
 """
 
 from __future__ import annotations
@@ -72,19 +73,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-async def measure(name: str, seed: int, folder: Path, num_steps: int, start_path: str) -> dict[str, Any]:
+async def measure(name: str, seed: int, folder: Path, options: argparse.Namespace, start_path: str) -> dict[str, Any]:
     """One run, as a row."""
-    changes = dict(VARIANTS[name])
+    changes: dict[str, Any] = {"learning_rate": options.learning_rate, "warmup_steps": 8, **VARIANTS[name]}
     if "kl_penalty_coef" in changes:
         changes["kl_reference_config"] = KLReferenceConfig(base_model=MODEL, load_checkpoint_path=start_path)
     log_path = folder / f"{list(VARIANTS).index(name):02d}_{seed}"
     started = time.perf_counter()
     result = await rl_train.main(
-        addition_rl_config(log_path, start_path, seed, num_steps, **changes),
+        addition_rl_config(log_path, start_path, seed, options.steps, **changes),
         mint.ServiceClient(home=str(folder / "mint_home")),
     )
     before, after = held_out_accuracies(log_path)
-    row = {"variant": name, "seed": seed, "steps": num_steps, "accuracy_before": before, "accuracy_after": after}
+    row = {"variant": name, "seed": seed, "steps": options.steps, "accuracy_before": before, "accuracy_after": after}
     kl = {
         key: result.metrics[key] for key in ("kl_policy_base_per_episode", "kl_penalty_coef") if key in result.metrics
     }
@@ -94,12 +95,13 @@ async def measure(name: str, seed: int, folder: Path, num_steps: int, start_path
 async def run(options: argparse.Namespace) -> None:
     """All runs, seeds outermost; then the mean of each variant against that of the default."""
     folder = Path(options.out or tempfile.mkdtemp(prefix="rl_variants_"))
-    start_path = await warm_start(folder, mint.ServiceClient(home=str(folder / "mint_home")))
+    service = mint.ServiceClient(home=str(folder / "mint_home"))
+    start_path = await warm_start(folder, service, options.warm_start_steps)
     names = list(dict.fromkeys(["default", *options.variants]))
     rows: list[dict[str, Any]] = []
     for seed in options.seeds:
         for name in names:
-            rows.append(await measure(name, seed, folder, options.steps, start_path))
+            rows.append(await measure(name, seed, folder, options, start_path))
             print(json.dumps(rows[-1]), flush=True)
     after = {name: [row["accuracy_after"] for row in rows if row["variant"] == name] for name in names}
     default = statistics.fmean(after["default"])
@@ -115,7 +117,9 @@ def main() -> None:
     parser.add_argument("out", nargs="?", help="folder of the runs; a run that is there is not repeated")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--warm-start-steps", type=int, default=120)
     asyncio.run(run(parser.parse_args()))
 
 
