@@ -1,4 +1,7 @@
-"""Chat without a scorer: the replies to a prompt are judged against each other, and a reply earns its share of wins."""
+"""Chat without a scorer: the replies to a prompt are judged against each other, and a reply earns its share of wins.
+
+Axes: _G reply (member of the group).
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Alone, the guesser is answered by the environment. With two, the other player is the keeper: a policy too, which knows
 the number and says how each guess compares with it. The members of a group then play with each other, in pairs, through
 an Exchange; who waits is woken when the other leaves, however its episode ended.
+
+Axes: _G member of a group.
 """
 
 from __future__ import annotations
