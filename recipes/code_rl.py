@@ -34,9 +34,10 @@ from renderers import Renderer
 class TemplateSFTDatasetBuilder(SupervisedDatasetBuilder):
     """Right solutions to generated functions of the training split."""
 
-    num_train: int = 1280
+    # Enough different ones that they cannot be learned by heart.
+    num_train: int = 3520
     # See CodeTemplateDatasetBuilder.
-    max_operations: int = 1
+    max_operations: int = 2
     seed: int = 0
     examples: SFTExampleConfig = chz.field(default_factory=SFTExampleConfig)
 
@@ -74,16 +75,17 @@ TEMPLATES = {
     "sft.dataset_builder": TemplateSFTDatasetBuilder,
     "sft.dataset_builder.examples.batch_size": 16,
     "sft.learning_rate": 4e-3,
-    "sft.max_steps": 80,
+    "sft.max_steps": 220,
     "rl.model_name": "mint-tiny",
     "rl.dataset_builder": CodeTemplateDatasetBuilder,
     "rl.dataset_builder.group_size": 8,
-    "rl.dataset_builder.groups_per_batch": 16,
-    "rl.dataset_builder.num_batches": 30,
+    "rl.dataset_builder.groups_per_batch": 32,
+    "rl.dataset_builder.num_batches": 40,
     "rl.dataset_builder.num_test_problems": 100,
-    "rl.learning_rate": 7e-4,
+    "rl.learning_rate": 4e-4,
+    "rl.lr_schedule": "linear",
     "rl.max_tokens": 24,
-    "rl.eval_every": 15,
+    "rl.eval_every": 20,
 }
 MBPP = {
     **MODEL,
