@@ -65,7 +65,12 @@ def plot_curves(
     import matplotlib.pyplot as plt
 
     # Ids in the file follow from its content, so that a picture drawn again is the same file.
-    settings: Any = {"svg.hashsalt": "curves", "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+    settings: Any = {
+        "svg.hashsalt": "curves",
+        "svg.fonttype": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
     with plt.rc_context(settings):
         figure, axes = plt.subplots(figsize=(6, 3.4), layout="constrained")
         for label, paths in runs.items():

@@ -106,10 +106,13 @@ async def check_target(target: Target, max_seconds: float = 10.0, max_turns: int
 async def _check_batches(target: Target, report: Report) -> None:
     assert target.dataset is not None
     prompts = []
-    for _ in range(2):
-        envs = [env for builder in target.dataset.get_batch(0) for env in await builder.make_envs()]
-        prompts.append([(await env.initial_observation())[0].to_ints() for env in envs])
-    problem = None if prompts[0] == prompts[1] else "asked for twice, it has other prompts; a run could not be resumed"
+    try:
+        for _ in range(2):
+            envs = [env for builder in target.dataset.get_batch(0) for env in await builder.make_envs()]
+            prompts.append([(await env.initial_observation())[0].to_ints() for env in envs])
+        problem = None if prompts[0] == prompts[1] else "asked for twice, it has other prompts; no run could be resumed"
+    except Exception as error:
+        problem = _name(error)
     report.note("repeatable batches", "batch 0", problem)
 
 
@@ -121,13 +124,13 @@ class _GroupChecker:
     slowest_seconds: float = 0.0
 
     async def check(self, where: str, builder: EnvGroupBuilder, min_size: int) -> None:
-        envs_G = await self._make(where, builder)
-        if envs_G is None:
+        made = await self._make(where, builder)
+        if made is None:
             return
+        envs_G, golds_G = made
         too_small = len(envs_G) < min_size
         self.report.note("group size", where, f"{len(envs_G)} members, needs {min_size}" if too_small else None)
         self.report.note("survives pickling", where, _pickling_problem(builder))
-        golds_G = [env.gold_actions() for env in envs_G]
         gold_G = [gold for gold in golds_G if gold is not None]
         gold: GroupPlay | None = None
         if len(gold_G) == len(envs_G):
@@ -141,11 +144,19 @@ class _GroupChecker:
             self.report.remarks.setdefault("gold answer", remark)
         await self._check_lesser(where, builder, envs_G, gold)
 
-    async def _make(self, where: str, builder: EnvGroupBuilder) -> Sequence[Env] | None:
+    async def _make(
+        self, where: str, builder: EnvGroupBuilder
+    ) -> tuple[Sequence[Env], list[list[list[int]] | None]] | None:
+        """The members and the gold actions of each; None where they could not be made."""
         try:
-            return await builder.make_envs()
+            envs_G = await builder.make_envs()
         except Exception as error:
             self.report.note("types", where, f"make_envs() raised {_name(error)}")
+            return None
+        try:
+            return envs_G, [env.gold_actions() for env in envs_G]
+        except Exception as error:
+            self.report.note("gold answer", where, f"asking for it raised {_name(error)}")
             return None
 
     def _check_gold(self, where: str, gold: GroupPlay, envs_G: Sequence[Env]) -> None:

@@ -141,6 +141,11 @@ class Text(Sound):
         return str(text == "yes")
 
 
+class LostGold(Sound):
+    def gold_replies(self) -> Sequence[Message] | None:
+        raise LookupError("no answer key")
+
+
 class Slow(Sound):
     async def step(self, message: Message) -> MessageStepResult:
         await asyncio.sleep(5)
@@ -177,6 +182,7 @@ async def test_a_sound_environment_passes(renderer: Renderer) -> None:
     [
         (GoldIsNotBest, "gold answer", "group 0, member 0: the gold answer earned 1, the most is 2"),
         (GoldIsTooShort, "gold answer", "the episode goes on after all 1 gold replies"),
+        (LostGold, "gold answer", "asking for it raised LookupError: no answer key"),
         (EmptyIsBest, "empty answer", "it earned 1, the gold answer 1"),
         (Moody, "deterministic", "earned"),
         (Fragile, "odd replies", "KeyError: 'I do not know.'"),
@@ -237,7 +243,7 @@ class Restless(RLDataset):
 async def test_batches_that_differ_when_asked_for_twice_are_caught(renderer: Renderer) -> None:
     dataset = Restless(renderer)
     report = await check_target(Target(list(dataset.get_batch(0)), [], dataset))
-    assert "it has other prompts" in report.failures["repeatable batches"][0]
+    assert "it has other prompts; no run could be resumed" in report.failures["repeatable batches"][0]
     steady = GroupDataset(dataset.get_batch(0), 1)
     assert (await check_target(Target(list(steady.get_batch(0)), [], steady))).is_sound
 
