@@ -118,7 +118,8 @@ class ToolEnv(MessageEnv):
         return list(zip(results, calls, strict=True))
 
     def _tool_message(self, result: ToolResult, call: FunctionCall) -> Message:
-        limit, text = self.limits.max_result_characters, result.text
+        # A tool may return what is no text (half a surrogate pair), which no tokenizer reads.
+        limit, text = self.limits.max_result_characters, result.text.encode(errors="replace").decode()
         if len(text) > limit:
             text = f"{text[:limit]}\n[cut: the first {limit} of {len(text)} characters]"
         return {"role": "tool", "name": call["name"], "content": text}

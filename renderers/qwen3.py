@@ -294,6 +294,8 @@ def _parse_tool_calls(text: str) -> list[ToolCall]:
             raise ValueError("the tool call has no name")
         if not isinstance(call.get("arguments"), dict):
             raise ValueError("the tool call's arguments are not an object")
+        # JSON can write half a surrogate pair, which is no character: a ValueError here, not where it is shown again.
+        json.dumps(call, ensure_ascii=False).encode()
         calls.append({"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}})
         text = rest.removeprefix("</tool_call>").lstrip()
     if text:

@@ -26,11 +26,15 @@ async def repeat(times: int) -> str:
     return "x" * times
 
 
+async def half() -> str:
+    return "half a pair: \ud800"
+
+
 class DoubleEnv(ToolEnv):
     """The answer has to be 84."""
 
     def __init__(self, limits: ToolLimits | None = None) -> None:
-        super().__init__([Tool(double), Tool(repeat)], limits)
+        super().__init__([Tool(double), Tool(repeat), Tool(half)], limits)
 
     def first_messages(self) -> list[Message]:
         return [{"role": "user", "content": "Double 42."}]
@@ -120,7 +124,7 @@ async def test_several_calls_of_one_reply_are_answered_in_order(player: Callable
     (read,) = await p.play(asked + END, "84" + END)
     assert read == asked + responses(
         "2",
-        "Error: there is no tool 'halve'; the tools are: double, repeat",
+        "Error: there is no tool 'halve'; the tools are: double, repeat, half",
         "Error: bad arguments for double: number: Field required",
         "6",
     )
@@ -134,6 +138,7 @@ async def test_several_calls_of_one_reply_are_answered_in_order(player: Callable
         "<tool_call>\nnonsense\n</tool_call>",
         '<tool_call>\n{"name": "double", "arguments": {"number": 42}}',
         call("double", number=42) + "and more",
+        '<tool_call>\n{"name": "double", "arguments": {"\\ud800": 1}}\n</tool_call>',
     ],
 )
 async def test_malformed_call_is_explained_and_costs_a_little(player: Callable[..., Player], broken: str) -> None:
@@ -165,6 +170,11 @@ async def test_long_result_is_cut_and_says_so(player: Callable[..., Player]) -> 
     p = player(ToolLimits(max_result_characters=10))
     (read,) = await p.play(call("repeat", times=25) + END, "84" + END)
     assert read == call("repeat", times=25) + responses("xxxxxxxxxx\n[cut: the first 10 of 25 characters]")
+
+
+async def test_result_that_is_no_text_is_shown_as_far_as_it_is(player: Callable[..., Player]) -> None:
+    (read,) = await player().play(call("half") + END, "84" + END)
+    assert read == call("half") + responses("half a pair: ?")
 
 
 async def test_tokens_run_out(player: Callable[..., Player], renderer: Renderer) -> None:
