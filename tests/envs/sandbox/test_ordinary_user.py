@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,10 @@ def _run_suite(interpreter: str, folder: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
-def reachable_folder() -> Path:
+def reachable_folder() -> Iterator[Path]:
     """A folder whose parents an ordinary user may pass through."""
-    return Path(tempfile.mkdtemp(prefix="ordinary-user-"))
+    with tempfile.TemporaryDirectory(prefix="ordinary-user-") as folder:
+        yield Path(folder)
 
 
 def test_escapes_fail_for_an_ordinary_user_too(interpreter: str, reachable_folder: Path) -> None:
