@@ -7,6 +7,9 @@
 The first word chooses the preset. The generated functions begin with a short warm start on right solutions. Programs
 run in the sandbox of envs.sandbox; on a system without namespaces set
 rl.dataset_builder.grading.sandbox.minimum_isolation, see docs/sandbox.md.
+
+With the settings below and seed 0, functions sampled in training pass all tests 55 % of the time in the first five
+iterations and 63 % in the last five; held-out ones 46 % before and 50 % after (100 functions, so within noise).
 """
 
 from __future__ import annotations
