@@ -160,6 +160,10 @@ class EnvFromMessageEnv(Env):
                 await self.message_env.leave()
         return result
 
+    async def leave(self) -> None:
+        """See Env. Also called here, when an episode ends."""
+        await self.message_env.leave()
+
     async def _step(self, action: Action, extra: ActionExtra | None) -> StepResult:
         message, status = self.renderer.parse_response(action)
         if self._is_cut_off(status, extra):

@@ -141,6 +141,7 @@ async def play_episode(env: Env, next_reply: NextReply, max_seconds: float | Non
         observation, stop = result.next_observation, result.next_stop_condition
         if result.episode_done:
             return Episode(Trajectory(transitions, observation), True, slowest, problems)
+    await env.leave()
     return Episode(Trajectory(transitions, observation), False, slowest, problems)
 
 

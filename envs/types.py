@@ -83,6 +83,10 @@ class Env(ABC):
     async def step(self, action: Action, *, extra: ActionExtra | None = None) -> StepResult:
         """Take the sampled tokens, stop token included."""
 
+    async def leave(self) -> None:
+        """Nobody plays on: who waits for this player in the same game must not wait any longer. By default nothing."""
+        return None
+
 
 @dataclass(frozen=True)
 class Transition:
