@@ -15,7 +15,6 @@ iterations and 63 % in the last five; held-out ones 46 % before and 50 % after (
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import chz
@@ -24,10 +23,10 @@ from chz.blueprint import Reference
 import mint
 from envs.code_env import CodeDatasetBuilder
 from envs.code_templates import CodeTemplateDatasetBuilder, template_conversations
+from recipe import warm_start
 from recipe.command_line import run_recipe
 from recipe.rl import train as rl_train
 from recipe.run_log import read_metrics
-from recipe.supervised import train as sft_train
 from recipe.supervised.data import ListSFTDatasetBuilder, SFTExampleConfig
 from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
 from renderers import Renderer
@@ -50,17 +49,6 @@ class TemplateSFTDatasetBuilder(SupervisedDatasetBuilder):
         """See SupervisedDatasetBuilder."""
         conversations = template_conversations(self.num_train, self.seed, self.max_operations)
         return ListSFTDatasetBuilder(conversations=conversations, examples=self.examples)(renderer, context_length)
-
-
-@chz.chz(typecheck=True)
-class Config:
-    """The run. The stages' own log_path is taken relative to this one's."""
-
-    # Folder of the whole run. Started again on the same folder, it goes on where it stopped.
-    log_path: str
-    rl: rl_train.Config
-    # The warm start; None: reinforcement learning starts from rl.load_checkpoint_path or a new adapter.
-    sft: sft_train.Config | None = None
 
 
 MODEL = {
@@ -105,18 +93,13 @@ MBPP = {
 PRESETS: dict[str, dict[str, Any]] = {"templates": TEMPLATES, "mbpp": MBPP}
 
 
-async def train(config: Config, service: mint.ServiceClient | None = None) -> rl_train.RLResult:
-    """Run, or go on with, the warm start and reinforcement learning; prints the held-out pass rate before and after."""
-    root = Path(config.log_path).expanduser()
-    client: mint.ServiceClient = service or mint.ServiceClient(base_url=config.rl.base_url)
-    rl = chz.replace(config.rl, log_path=str(root / config.rl.log_path))
-    if config.sft is not None:
-        warm_start = await sft_train.main(chz.replace(config.sft, log_path=str(root / config.sft.log_path)), client)
-        rl = chz.replace(rl, load_checkpoint_path=warm_start.state_path)
-    result = await rl_train.main(rl, client)
-    rates = [line["test/env/all/correct"] for line in read_metrics(rl.log_path) if "test/env/all/correct" in line]
+async def train(config: warm_start.Config, service: mint.ServiceClient | None = None) -> rl_train.RLResult:
+    """Run, or go on with, both stages; prints the held-out pass rate before and after reinforcement learning."""
+    result = await warm_start.main(config, service)
+    log_path = warm_start.rl_log_path(config)
+    rates = [line["test/env/all/correct"] for line in read_metrics(log_path) if "test/env/all/correct" in line]
     if rates:
-        print(f"held-out functions that pass all tests: {rates[0]:.1%} -> {rates[-1]:.1%}, in {rl.log_path}")
+        print(f"held-out functions that pass all tests: {rates[0]:.1%} -> {rates[-1]:.1%}, in {log_path}")
     return result
 
 
@@ -124,7 +107,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the preset that the first argument names, with the changes on the rest of the command line."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     preset = PRESETS[arguments.pop(0) if arguments and arguments[0] in PRESETS else "templates"]
-    run_recipe(Config, preset, train, arguments)
+    run_recipe(warm_start.Config, preset, train, arguments)
 
 
 if __name__ == "__main__":
