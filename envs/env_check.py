@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 
 from envs.env_target import Target, load_target
 from envs.message_env import EnvFromMessageEnv, reply_tokens
-from envs.scripted_play import GroupPlay, Reply, play_group, sampled_text
-from envs.types import Env, EnvGroupBuilder
+from envs.scripted_play import GroupPlay, Reply, play_episode, play_group, sampled_text
+from envs.types import Env, EnvGroupBuilder, Observation
 from mint.errors import MintError
+from renderers import StopCondition
 
 _SAME = 1e-9
 # Replies that a policy may well give some day, as text with control tokens written out.
@@ -103,13 +104,22 @@ async def check_target(target: Target, max_seconds: float = 10.0, max_turns: int
     return report
 
 
+async def _first_prompts(builder: EnvGroupBuilder) -> list[list[int]]:
+    """The prompt of each member before anybody replies; all are asked at once, as one may wait for another to leave."""
+
+    async def no_reply(observation: Observation, stop: StopCondition) -> None:
+        return None
+
+    episodes_G = await asyncio.gather(*(play_episode(env, no_reply) for env in await builder.make_envs()))
+    return [episode.trajectory.final_ob.to_ints() for episode in episodes_G]
+
+
 async def _check_batches(target: Target, report: Report) -> None:
     assert target.dataset is not None
     prompts = []
     try:
         for _ in range(2):
-            envs = [env for builder in target.dataset.get_batch(0) for env in await builder.make_envs()]
-            prompts.append([(await env.initial_observation())[0].to_ints() for env in envs])
+            prompts.append([await _first_prompts(builder) for builder in target.dataset.get_batch(0)])
         problem = None if prompts[0] == prompts[1] else "asked for twice, it has other prompts; no run could be resumed"
     except Exception as error:
         problem = _name(error)

@@ -93,12 +93,12 @@ PRESET = {
     "rl.dataset_builder.renderer_name": RENDERER,
     "rl.dataset_builder.group_size": 8,
     "rl.dataset_builder.groups_per_batch": 16,
-    "rl.dataset_builder.num_batches": 16,
+    "rl.dataset_builder.num_batches": 12,
     "rl.dataset_builder.operators": "+",
     "rl.dataset_builder.num_test_problems": 128,
     "rl.learning_rate": 1e-3,
     "rl.max_tokens": 40,
-    "rl.eval_every": 8,
+    "rl.eval_every": 6,
 }
 
 
