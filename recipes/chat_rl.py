@@ -69,6 +69,7 @@ class AdvicePairBuilder(PreferenceDatasetBuilder):
 
     num_train: int = 1600
     num_test: int = 128
+    examples: PairExampleConfig = chz.field(default_factory=lambda: PairExampleConfig(batch_size=8))
 
     def __call__(self) -> PreferenceSplit:
         """See PreferenceDatasetBuilder."""
@@ -83,9 +84,7 @@ class PreferenceReward(RewardSource):
 
     # Compare replies in tournaments instead of scoring each; keeps the reward within 0 and 1.
     is_judge: bool = False
-    dataset_builder: PreferenceDatasetBuilder = chz.field(
-        default_factory=lambda: AdvicePairBuilder(examples=PairExampleConfig(batch_size=8))
-    )
+    pairs: AdvicePairBuilder = chz.field(default_factory=AdvicePairBuilder)
     learning_rate: float = 3e-3
     max_steps: int | None = None
 
@@ -93,7 +92,7 @@ class PreferenceReward(RewardSource):
         """See RewardSource."""
         config = preference_train.Config(
             log_path=str(log_path / "preference"),
-            dataset_builder=self.dataset_builder,
+            dataset_builder=self.pairs,
             model_name=prompts.model_name,
             renderer_name=prompts.renderer_name,
             readout=SequenceLogprob(is_per_token=True),

@@ -40,7 +40,7 @@ def endpoint() -> Iterator[Endpoint]:
     started.server.server_close()
 
 
-PAIRS = ["reward.dataset_builder.num_train=8", "reward.dataset_builder.num_test=8"]
+PAIRS = ["reward.pairs.num_train=8", "reward.pairs.num_test=8"]
 
 
 @pytest.mark.parametrize(
