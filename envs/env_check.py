@@ -269,17 +269,6 @@ def _name(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def command(parser: argparse.ArgumentParser) -> None:
-    """Complete the parser of `mint env check`."""
-    parser.description = "Prove an environment: gold answers score best, rewards repeat, nothing raises or hangs."
-    parser.add_argument("target", metavar="MODULE:NAME", help="a dataset builder, group or env; or FILE.py:NAME")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="what it is made with")
-    parser.add_argument("--groups", type=int, default=20, help="groups of the training and of the test set to play")
-    parser.add_argument("--max-seconds", type=float, default=10.0, help="longest time for one call of an environment")
-    parser.add_argument("--model", default="mint-tiny", help="whose tokenizer and renderer to use where nobody says")
-    parser.set_defaults(run=run)
-
-
 def run(options: argparse.Namespace) -> int:
     """Check, print the table, and return 0 where all is well, else 1."""
     return asyncio.run(_run(options))

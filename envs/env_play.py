@@ -91,18 +91,6 @@ def _tokenizer_of(env: Env, model_name: str) -> Tokenizer:
     return load_tokenizer(model_name)
 
 
-def command(parser: argparse.ArgumentParser) -> None:
-    """Complete the parser of `mint env play`."""
-    parser.description = "Answer an environment's prompts yourself and see the rewards."
-    parser.add_argument("target", metavar="MODULE:NAME", help="a dataset builder, group or env; or FILE.py:NAME")
-    parser.add_argument("settings", nargs="*", metavar="key=value", help="what it is made with")
-    parser.add_argument("--episodes", type=int, default=5, help="episodes at most, each of another group")
-    parser.add_argument(
-        "--model", default="mint-tiny", help="whose tokenizer to use where the environment does not say"
-    )
-    parser.set_defaults(run=run)
-
-
 def run(options: argparse.Namespace) -> None:
     """Play until the episodes are used up or the person leaves."""
     if options.episodes < 1:

@@ -42,9 +42,7 @@ def run_recipe(
         _leave(error, status=1)
 
 
-def parse_config(
-    config_class: type[ConfigT], preset: Mapping[str, Any], argv: Sequence[str] | None = None
-) -> ConfigT:
+def parse_config(config_class: type[ConfigT], preset: Mapping[str, Any], argv: Sequence[str] | None = None) -> ConfigT:
     """The preset as changed by the command line (`argv`; None: sys.argv).
 
     --help prints every setting and leaves with exit status 0; what does not fit is one line on stderr and status 2.

@@ -34,8 +34,8 @@ def run(options):
 ENTRIES = """
 [mint.commands]
 hello = greetings:command
-env.say.hello = greetings:command
-env.check = greetings:command
+greet.say.hello = greetings:command
+greet.check = greetings:command
 broken = greetings:missing
 gone = no_such_module:command
 twice = greetings:command
@@ -56,14 +56,14 @@ def packages(tmp_path: Path) -> Path:
 
 
 def mint(packages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(packages), "MINT_HOME": str(packages / "home"), "COLUMNS": "200"}
+    environment = {**os.environ, "PYTHONPATH": str(packages), "MINT_HOME": str(packages / "storage"), "COLUMNS": "200"}
     return subprocess.run(
         [sys.executable, "-m", "mint.cli", *arguments],
         env=environment, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [["hello"], ["env", "check"], ["env", "say", "hello"]])
+@pytest.mark.parametrize("words", [["hello"], ["greet", "check"], ["greet", "say", "hello"]])
 def test_a_command_gets_its_arguments_and_its_exit_code_counts(packages: Path, words: list[str]) -> None:
     done = mint(packages, "--home", "there", *words, "you", "--code", "3")
     assert (done.returncode, done.stderr) == (3, "")
@@ -74,15 +74,15 @@ def test_a_command_gets_its_arguments_and_its_exit_code_counts(packages: Path, w
 def test_errors_of_a_command_are_one_line(packages: Path) -> None:
     done = mint(packages, "hello", "nobody")
     assert (done.returncode, done.stderr) == (1, "mint: nobody is here\n")
-    wrong = mint(packages, "env", "check", "you", "--cod", "x")
-    assert wrong.returncode == 2 and "usage: mint env check" in wrong.stderr
+    wrong = mint(packages, "greet", "check", "you", "--cod", "x")
+    assert wrong.returncode == 2 and "usage: mint greet check" in wrong.stderr
     stopped = mint(packages, "hello", "stop")
     assert (stopped.returncode, stopped.stderr) == (130, "mint: interrupted\n")
 
 
 def test_other_commands_import_no_plugin_and_keep_their_names(packages: Path) -> None:
     done = mint(packages, "runs")
-    assert (done.returncode, done.stdout) == (0, f"no training runs in {packages}/home/runs\n")
+    assert (done.returncode, done.stdout) == (0, f"no training runs in {packages}/storage/runs\n")
 
 
 @pytest.mark.parametrize(
@@ -109,12 +109,12 @@ def test_help_shows_one_line_of_each_command_and_names_the_broken(packages: Path
     assert done.returncode == 0
     lines = [line.strip() for line in done.stdout.splitlines()]
     assert "hello      say hello, 100 % of the time" in lines
-    assert "env        see `mint env --help`" in lines
+    assert "greet      see `mint greet --help`" in lines
     assert any(line.startswith("gone       `mint gone` cannot be loaded") for line in lines)
-    group = mint(packages, "env", "--help")
+    group = mint(packages, "greet", "--help")
     assert group.returncode == 0 and "check     say hello, 100 % of the time" in group.stdout
-    own = mint(packages, "env", "say", "hello", "--help")
-    assert own.returncode == 0 and "usage: mint env say hello [-h] [--code CODE] name" in own.stdout
+    own = mint(packages, "greet", "say", "hello", "--help")
+    assert own.returncode == 0 and "usage: mint greet say hello [-h] [--code CODE] name" in own.stdout
 
 
 def test_the_projects_own_commands_load_without_torch() -> None:
