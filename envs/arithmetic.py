@@ -16,6 +16,7 @@ from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
 from renderers import Message, Renderer, get_renderer
 
+QUESTION = "What is {left} + {right}? Reply with the number only."
 # One in this many additions is kept for testing.
 _TEST_SHARE = 5
 
@@ -23,13 +24,15 @@ _TEST_SHARE = 5
 class AdditionEnv(ProblemEnv):
     """The sum of two numbers. Right is a reply whose last number is the sum; in form, one that is a number alone."""
 
-    def __init__(self, left: int, right: int) -> None:
+    def __init__(self, left: int, right: int, question: str = QUESTION) -> None:
+        """question: what is asked, with {left} and {right} where the numbers belong."""
         self.left = left
         self.right = right
+        self.question = question
 
     def get_question(self) -> str:
         """See ProblemEnv."""
-        return f"What is {self.left} + {self.right}? Reply with the number only."
+        return self.question.format(left=self.left, right=self.right)
 
     def check_answer(self, reply: str) -> bool:
         """See ProblemEnv."""
@@ -43,6 +46,18 @@ class AdditionEnv(ProblemEnv):
     def get_reference_answer(self) -> str:
         """See ProblemEnv."""
         return str(self.left + self.right)
+
+
+def check_question(question: str) -> None:
+    """InvalidRequest unless the numbers can be put into the question."""
+    try:
+        is_complete = len({question.format(left=a, right=b) for a, b in ((1, 2), (1, 3), (4, 2))}) == 3
+    except (KeyError, IndexError, ValueError, AttributeError) as error:
+        raise InvalidRequest(
+            f"question={question!r}: {error}; write {{left}} and {{right}}, and no other field"
+        ) from error
+    if not is_complete:
+        raise InvalidRequest(f"question={question!r}: must have {{left}} and {{right}} in it")
 
 
 def is_test_addition(left: int, right: int) -> bool:
@@ -61,9 +76,12 @@ def draw_additions(num_problems: int, max_operand: int, seed: int, *, is_test: b
     return additions
 
 
-def addition_conversations(num_problems: int, max_operand: int, seed: int) -> list[list[Message]]:
+def addition_conversations(
+    num_problems: int, max_operand: int, seed: int, question: str = QUESTION
+) -> list[list[Message]]:
     """Questions of the training split, each with its right answer: supervised data for a warm start."""
-    envs = [AdditionEnv(*addition) for addition in draw_additions(num_problems, max_operand, seed, is_test=False)]
+    additions = draw_additions(num_problems, max_operand, seed, is_test=False)
+    envs = [AdditionEnv(left, right, question) for left, right in additions]
     return [[{"role": "user", "content": env.get_question()}, *env.gold_replies()] for env in envs]
 
 
@@ -85,12 +103,15 @@ class AdditionDatasetBuilder(RLDatasetBuilder):
     num_test_problems: int = 0
     # Largest number to add.
     max_operand: int = 99
+    # How to ask, with {left} and {right} where the numbers belong.
+    question: str = QUESTION
     # Of the problems drawn.
     seed: int = 0
 
     @chz.validate
     def _check(self) -> None:
         check_group_size(self.group_size)
+        check_question(self.question)
         for name, value, least in (
             ("groups_per_batch", self.groups_per_batch, 1),
             ("num_batches", self.num_batches, 1),
@@ -114,7 +135,7 @@ class AdditionDatasetBuilder(RLDatasetBuilder):
 
     def make_env(self, left: int, right: int) -> AdditionEnv:
         """The environment of one addition; a subclass may make another."""
-        return AdditionEnv(left, right)
+        return AdditionEnv(left, right, self.question)
 
     def _groups(self, num_problems: int, renderer: Renderer, *, is_test: bool) -> list[MessageEnvGroupBuilder]:
         return [

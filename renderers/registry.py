@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mint.errors import InvalidRequest, nearest_name
+from renderers.completion import CompletionRenderer
 from renderers.content_encoding import Tokenizer
 from renderers.qwen3 import Qwen3Renderer, Thinking
 from renderers.renderer import Renderer
@@ -17,6 +18,7 @@ from renderers.role_colon import RoleColonRenderer
 RendererFactory = Callable[[Tokenizer], Renderer]
 
 _RENDERERS: dict[str, RendererFactory] = {
+    "completion": CompletionRenderer,
     "qwen3": partial(Qwen3Renderer, name="qwen3", thinking=Thinking.ENABLED),
     "qwen3_disable_thinking": partial(Qwen3Renderer, name="qwen3_disable_thinking", thinking=Thinking.DISABLED),
     "qwen3_instruct": partial(Qwen3Renderer, name="qwen3_instruct", thinking=Thinking.ABSENT),

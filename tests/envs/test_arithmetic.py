@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs import AdditionDatasetBuilder, AdditionEnv, EnvFromMessageEnv, MessageEnvGroupBuilder
-from envs.arithmetic import draw_additions, is_test_addition
+from envs.arithmetic import addition_conversations, draw_additions, is_test_addition
 from mint.errors import InvalidRequest
 from renderers import Renderer
 
@@ -101,3 +101,18 @@ async def test_group_survives_pickling() -> None:
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         _builder(**changes)
+
+
+async def test_the_question_can_be_put_in_other_words() -> None:
+    env = AdditionEnv(3, 4, "{left}+{right}=")
+    assert await env.initial_observation() == [{"role": "user", "content": "3+4="}]
+    ((question, answer),) = addition_conversations(1, 9, seed=0, question="{left}+{right}=")
+    left, right = str(question["content"]).removesuffix("=").split("+")
+    assert answer["content"] == str(int(left) + int(right))
+
+
+@pytest.mark.parametrize("question", ["3+4=", "{left}+4=", "{left}+{right}+{middle}=", "{left}+{right", "{0}+{1}="])
+def test_a_question_without_both_numbers_is_refused(question: str) -> None:
+    settings: dict[str, Any] = {"model_name": "mint-tiny", "renderer_name": "completion", "group_size": 2}
+    with pytest.raises(InvalidRequest, match=r"question=.*\{left\}"):
+        AdditionDatasetBuilder(groups_per_batch=1, num_batches=1, question=question, **settings)

@@ -123,7 +123,7 @@ def test_what_is_trained_reads_back_as_the_message(
 @given(data=st.data())
 def test_any_tokens_can_be_parsed(qwen3_tokenizer: Any, data: st.DataObject) -> None:
     tokens = data.draw(st.lists(st.integers(0, len(qwen3_tokenizer) + 5), max_size=12))
-    for name in ("qwen3", "qwen3_disable_thinking", "qwen3_instruct", "role_colon"):
+    for name in ("completion", "qwen3", "qwen3_disable_thinking", "qwen3_instruct", "role_colon"):
         message, status = get_renderer(name, qwen3_tokenizer).parse_response(tokens)
         assert isinstance(message["content"], str)
         assert isinstance(status, ParseStatus)

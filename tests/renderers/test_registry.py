@@ -12,7 +12,7 @@ import pytest
 from mint.errors import InvalidRequest
 from renderers import Message, get_recommended_renderer_name, get_renderer, register_renderer
 
-NAMES = ["qwen3", "qwen3_disable_thinking", "qwen3_instruct", "role_colon"]
+NAMES = ["completion", "qwen3", "qwen3_disable_thinking", "qwen3_instruct", "role_colon"]
 
 
 @pytest.mark.parametrize("name", NAMES)
