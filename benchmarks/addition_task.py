@@ -13,22 +13,27 @@ from recipe.supervised import train as sft_train
 from recipe.supervised.data import ListSFTDatasetBuilder
 
 MODEL = "mint-tiny"
-RENDERER = "qwen3_disable_thinking"
+RENDERER = "completion"
+QUESTION = "{left}+{right}="
 MAX_OPERAND = 9
-GROUPS_PER_BATCH, GROUP_SIZE = 32, 8
+LORA_RANK = 16
+GROUPS_PER_BATCH, GROUP_SIZE = 40, 8
 
 
-async def warm_start(folder: Path, service: mint.ServiceClient, num_steps: int = 20) -> str:
+async def warm_start(folder: Path, service: mint.ServiceClient, num_steps: int = 110) -> str:
     """mint:// path of a policy that answers in the right form and is right now and then; trained once per folder."""
     config = sft_train.Config(
         log_path=str(folder / "warm_start"),
         model_name=MODEL,
         renderer_name=RENDERER,
         dataset_builder=ListSFTDatasetBuilder(
-            conversations=addition_conversations(32 * num_steps, MAX_OPERAND, seed=0)
+            conversations=addition_conversations(32 * num_steps, MAX_OPERAND, seed=0, question=QUESTION)
         ),
+        lora_rank=LORA_RANK,
         learning_rate=2e-3,
         max_steps=num_steps,
+        eval_every=0,
+        save_every=0,
     )
     return (await sft_train.main(config, service)).state_path
 
@@ -55,13 +60,16 @@ def addition_rl_config(
             num_batches=num_steps,
             num_test_problems=200,
             max_operand=MAX_OPERAND,
+            question=QUESTION,
             seed=seed,
             **(builder_settings or {}),
         ),
         "load_checkpoint_path": start_path,
-        "learning_rate": 1e-3,
+        "lora_rank": LORA_RANK,
+        "learning_rate": 5e-4,
         "max_tokens": 4,
         "eval_every": 10**6,
+        "save_every": 0,
         "num_groups_to_log": 0,
         "rollout_json_export": False,
         "seed": seed,

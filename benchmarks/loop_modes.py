@@ -1,6 +1,6 @@
 """The loop modes side by side: additions whose environment takes its time to answer.
 
-    python -m benchmarks.loop_modes [OUT_FOLDER] [--seeds 0 1 2] [--delay 0.1] [--steps 30]
+    python -m benchmarks.loop_modes [OUT_FOLDER] [--seeds 0 1 2] [--delay 0.1] [--steps 100]
 
 One JSON line per run: held-out accuracy before and after, time per sampled answer, and what the seconds went to. All
 runs start from one short warm start and take the same number of optimizer steps on the same additions. Then one line
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("out", nargs="?", help="folder of the runs; a run that is there is not repeated")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--delay", type=float, default=0.1)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=100)
     asyncio.run(run(parser.parse_args()))
 
 

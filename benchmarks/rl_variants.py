@@ -1,6 +1,6 @@
 """Losses, advantages and KL penalties side by side on one-digit additions.
 
-    python -m benchmarks.rl_variants [OUT_FOLDER] [--variants default gspo ...] [--seeds 0 1 2] [--steps 60]
+    python -m benchmarks.rl_variants [OUT_FOLDER] [--variants default gspo ...] [--seeds 0 1 2] [--steps 100]
 
 One JSON line per run: held-out accuracy before and after. All runs start from one warm start and take the same number
 of iterations on the same additions, at a step size at which the default's training reward rises steadily. Then one line
@@ -75,7 +75,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 async def measure(name: str, seed: int, folder: Path, options: argparse.Namespace, start_path: str) -> dict[str, Any]:
     """One run, as a row."""
-    changes: dict[str, Any] = {"learning_rate": options.learning_rate, "warmup_steps": 8, **VARIANTS[name]}
+    changes: dict[str, Any] = {"learning_rate": options.learning_rate, **VARIANTS[name]}
     if "kl_penalty_coef" in changes:
         changes["kl_reference_config"] = KLReferenceConfig(base_model=MODEL, load_checkpoint_path=start_path)
     log_path = folder / f"{list(VARIANTS).index(name):02d}_{seed}"
@@ -117,9 +117,9 @@ def main() -> None:
     parser.add_argument("out", nargs="?", help="folder of the runs; a run that is there is not repeated")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
-    parser.add_argument("--warm-start-steps", type=int, default=120)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--learning-rate", type=float, default=5e-4)
+    parser.add_argument("--warm-start-steps", type=int, default=110)
     asyncio.run(run(parser.parse_args()))
 
 

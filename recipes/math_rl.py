@@ -18,7 +18,7 @@ import chz
 from chz.blueprint import Reference
 
 import mint
-from envs.arithmetic import AdditionDatasetBuilder, addition_conversations
+from envs.arithmetic import QUESTION, AdditionDatasetBuilder, addition_conversations
 from envs.math_env import MathDatasetBuilder
 from recipe import warm_start
 from recipe.command_line import run_recipe
@@ -34,8 +34,10 @@ from renderers import Renderer
 class AdditionSFTDatasetBuilder(SupervisedDatasetBuilder):
     """Right answers to additions of the training split."""
 
-    num_train: int = 3840
+    num_train: int = 3520
     max_operand: int = 9
+    # See AdditionDatasetBuilder.
+    question: str = QUESTION
     seed: int = 0
     examples: SFTExampleConfig = chz.field(default_factory=SFTExampleConfig)
 
@@ -43,7 +45,7 @@ class AdditionSFTDatasetBuilder(SupervisedDatasetBuilder):
         self, renderer: Renderer, context_length: int | None = None
     ) -> tuple[SupervisedDataset, SupervisedDataset | None]:
         """See SupervisedDatasetBuilder."""
-        conversations = addition_conversations(self.num_train, self.max_operand, self.seed)
+        conversations = addition_conversations(self.num_train, self.max_operand, self.seed, self.question)
         return ListSFTDatasetBuilder(conversations=conversations, examples=self.examples)(renderer, context_length)
 
 
@@ -59,22 +61,28 @@ ADDITIONS = {
     "sft.model_name": Reference("rl.model_name"),
     "sft.renderer_name": Reference("rl.dataset_builder.renderer_name"),
     "sft.dataset_builder": AdditionSFTDatasetBuilder,
+    "sft.dataset_builder.max_operand": Reference("rl.dataset_builder.max_operand"),
+    "sft.dataset_builder.question": Reference("rl.dataset_builder.question"),
+    "sft.lora_rank": Reference("rl.lora_rank"),
     "sft.learning_rate": 2e-3,
     "sft.eval_every": 0,
     "sft.save_every": 0,
     "rl.model_name": "mint-tiny",
     "rl.dataset_builder": AdditionDatasetBuilder,
-    "rl.dataset_builder.renderer_name": "qwen3_disable_thinking",
+    # In a chat format so small a model learns its sums by heart and none that were held out.
+    "rl.dataset_builder.renderer_name": "completion",
+    "rl.dataset_builder.question": "{left}+{right}=",
     "rl.dataset_builder.max_operand": 9,
     "rl.dataset_builder.group_size": 8,
-    "rl.dataset_builder.groups_per_batch": 32,
-    "rl.dataset_builder.num_batches": 60,
-    "rl.dataset_builder.num_test_problems": 100,
+    "rl.dataset_builder.groups_per_batch": 40,
+    "rl.dataset_builder.num_batches": 180,
+    "rl.dataset_builder.num_test_problems": 200,
+    "rl.lora_rank": 16,
     "rl.learning_rate": 5e-4,
-    # Adam's first steps are as long as any, and from a few samples: at full length they undo the warm start.
-    "rl.warmup_steps": 8,
     "rl.max_tokens": 4,
-    "rl.eval_every": 10,
+    "rl.eval_every": 20,
+    "rl.save_every": 60,
+    "rl.num_groups_to_log": 1,
 }
 GSM8K = {
     **MODEL,
