@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import random
 import time
-from pathlib import Path
 
 import chz
 from chz.blueprint import Reference
 
-import mint
 from envs import calculator
 from mint.seeds import derive_seed
+from recipe import warm_start
 from recipe.command_line import run_recipe
 from recipe.conversation_files import Conversation
-from recipe.rl import train as rl_train
 from recipe.run_log import read_metrics
-from recipe.supervised import train as sft_train
 from recipe.supervised.data import SFTExampleConfig, make_datasets
 from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
 from renderers import Renderer, TrainOnWhat
@@ -65,15 +62,6 @@ class DemonstrationBuilder(SupervisedDatasetBuilder):
         return make_datasets(conversations, None, self.examples, renderer, context_length)
 
 
-@chz.chz(typecheck=True)
-class Config:
-    """Both stages; the stages' own log_path is taken relative to this one's."""
-
-    log_path: str
-    sft: sft_train.Config
-    rl: rl_train.Config
-
-
 MODEL = "mint-tiny"
 # Nothing is left out of history in this format, so demonstrations and episodes look the same, turn by turn.
 RENDERER = "qwen3_instruct"
@@ -102,26 +90,22 @@ PRESET = {
 }
 
 
-async def run(config: Config) -> None:
+async def run(config: warm_start.Config) -> None:
     """Demonstrations, then reinforcement learning from where they led."""
     started = time.monotonic()
-    root = Path(config.log_path).expanduser()
-    service = mint.ServiceClient(base_url=config.rl.base_url)
-    sft = await sft_train.main(chz.replace(config.sft, log_path=str(root / config.sft.log_path)), service)
-    rl_log = str(root / config.rl.log_path)
-    await rl_train.main(chz.replace(config.rl, log_path=rl_log, load_checkpoint_path=sft.state_path), service)
-    measured = [line for line in read_metrics(rl_log) if "test/env/all/correct" in line]
-    for line in measured:
-        print(
-            f"iteration {line['step']:>3}: success {line['test/env/all/correct']:.2f}, "
-            f"calls per episode {line['test/env/all/tool/calls']:.2f}"
-        )
+    await warm_start.main(config)
+    for line in read_metrics(warm_start.rl_log_path(config)):
+        if "test/env/all/correct" in line:
+            print(
+                f"iteration {line['step']:>3}: success {line['test/env/all/correct']:.2f}, "
+                f"calls per episode {line['test/env/all/tool/calls']:.2f}"
+            )
     print(f"{time.monotonic() - started:.0f} seconds")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Run with the preset and the changes on the command line."""
-    run_recipe(Config, PRESET, run, argv)
+    run_recipe(warm_start.Config, PRESET, run, argv)
 
 
 if __name__ == "__main__":
