@@ -39,8 +39,8 @@ MODES: dict[str, dict[str, Any]] = {
 class SlowAdditionEnv(AdditionEnv):
     """An addition whose environment needs `delay` seconds to judge the reply, as a compiler or a judge would."""
 
-    def __init__(self, left: int, right: int, delay: float) -> None:
-        super().__init__(left, right)
+    def __init__(self, left: int, right: int, question: str, delay: float) -> None:
+        super().__init__(left, right, question)
         self.delay = delay
 
     async def step(self, message: Message) -> MessageStepResult:
@@ -57,7 +57,7 @@ class SlowAdditionDatasetBuilder(AdditionDatasetBuilder):
 
     def make_env(self, left: int, right: int) -> AdditionEnv:
         """See AdditionDatasetBuilder."""
-        return SlowAdditionEnv(left, right, self.delay)
+        return SlowAdditionEnv(left, right, self.question, self.delay)
 
 
 async def measure(mode: str, seed: int, folder: Path, options: argparse.Namespace, start_path: str) -> dict[str, Any]:
@@ -88,7 +88,9 @@ async def measure(mode: str, seed: int, folder: Path, options: argparse.Namespac
         "s_sampling": sum(line["time/sampling"] for line in lines),
         "s_training": sum(line.get("time/training", 0.0) for line in lines),
         "s_whole_run": seconds,
-        "kl_sample_train_v1": statistics.fmean(line["kl_sample_train_v1"] for line in lines),
+        "kl_sample_train_v1": statistics.fmean(
+            line["kl_sample_train_v1"] for line in lines if "kl_sample_train_v1" in line
+        ),
     }
 
 
