@@ -54,7 +54,6 @@ class TemplateSFTDatasetBuilder(SupervisedDatasetBuilder):
 MODEL = {
     "rl.log_path": "rl",
     "rl.dataset_builder.model_name": Reference("rl.model_name"),
-    "rl.dataset_builder.renderer_name": "qwen3_disable_thinking",
 }
 TEMPLATES = {
     **MODEL,
@@ -65,16 +64,19 @@ TEMPLATES = {
     "sft.eval_every": 0,
     "sft.dataset_builder": TemplateSFTDatasetBuilder,
     "sft.dataset_builder.examples.batch_size": 16,
+    "sft.lora_rank": Reference("rl.lora_rank"),
     "sft.learning_rate": 4e-3,
     "sft.max_steps": 220,
     "rl.model_name": "mint-tiny",
     "rl.dataset_builder": CodeTemplateDatasetBuilder,
+    # Without a chat format a small model copies the numbers of a question more easily.
+    "rl.dataset_builder.renderer_name": "completion",
     "rl.dataset_builder.group_size": 8,
     "rl.dataset_builder.groups_per_batch": 32,
     "rl.dataset_builder.num_batches": 40,
-    "rl.dataset_builder.num_test_problems": 100,
-    "rl.learning_rate": 4e-4,
-    "rl.lr_schedule": "linear",
+    "rl.dataset_builder.num_test_problems": 200,
+    "rl.lora_rank": 16,
+    "rl.learning_rate": 5e-4,
     "rl.max_tokens": 24,
     "rl.eval_every": 20,
 }
@@ -84,6 +86,7 @@ MBPP = {
     "sft": None,
     "rl.model_name": "Qwen/Qwen3-0.6B",
     "rl.dataset_builder": CodeDatasetBuilder,
+    "rl.dataset_builder.renderer_name": "qwen3_disable_thinking",
     "rl.dataset_builder.path": "google-research-datasets/mbpp",
     "rl.dataset_builder.group_size": 8,
     "rl.dataset_builder.groups_per_batch": 16,
