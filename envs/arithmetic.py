@@ -8,13 +8,12 @@ from functools import partial
 
 import chz
 
-from envs.group_dataset import GroupDataset, check_group_size
+from envs.generated_dataset import GeneratedDatasetBuilder
 from envs.message_env import MessageEnvGroupBuilder
 from envs.problem_env import ProblemEnv
-from envs.types import RLDatasetBuilder
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
-from renderers import Message, Renderer, get_renderer
+from renderers import Message, Renderer
 
 QUESTION = "What is {left} + {right}? Reply with the number only."
 # One in this many additions is kept for testing.
@@ -86,64 +85,30 @@ def addition_conversations(
 
 
 @chz.chz(typecheck=True)
-class AdditionDatasetBuilder(RLDatasetBuilder):
+class AdditionDatasetBuilder(GeneratedDatasetBuilder):
     """Groups of additions."""
 
-    # Whose tokenizer to render with.
-    model_name: str
-    # One of renderers.get_renderer's names.
-    renderer_name: str
-    # Replies per problem.
-    group_size: int
-    # Problems per batch.
-    groups_per_batch: int
-    # Batches, each of new problems.
-    num_batches: int
-    # Additions to test on, one reply each; 0: no test set.
-    num_test_problems: int = 0
     # Largest number to add.
     max_operand: int = 99
     # How to ask, with {left} and {right} where the numbers belong.
     question: str = QUESTION
-    # Of the problems drawn.
-    seed: int = 0
 
     @chz.validate
-    def _check(self) -> None:
-        check_group_size(self.group_size)
+    def _check_problems(self) -> None:
         check_question(self.question)
-        for name, value, least in (
-            ("groups_per_batch", self.groups_per_batch, 1),
-            ("num_batches", self.num_batches, 1),
-            ("num_test_problems", self.num_test_problems, 0),
-            # Below that the test split may be empty.
-            ("max_operand", self.max_operand, 9),
-        ):
-            if value < least:
-                raise InvalidRequest(f"{name}={value}: must be at least {least}")
-
-    async def __call__(self) -> tuple[GroupDataset, GroupDataset | None]:
-        """See RLDatasetBuilder."""
-        from mint.tokenizer import load_tokenizer
-
-        renderer = get_renderer(self.renderer_name, load_tokenizer(self.model_name))
-        num_problems = self.num_batches * self.groups_per_batch
-        train = GroupDataset(self._groups(num_problems, renderer, is_test=False), self.groups_per_batch)
-        if self.num_test_problems == 0:
-            return train, None
-        return train, GroupDataset(self._groups(self.num_test_problems, renderer, is_test=True), self.groups_per_batch)
+        self.check_least(max_operand=9)  # below that the test split may be empty
 
     def make_env(self, left: int, right: int) -> AdditionEnv:
         """The environment of one addition; a subclass may make another."""
         return AdditionEnv(left, right, self.question)
 
-    def _groups(self, num_problems: int, renderer: Renderer, *, is_test: bool) -> list[MessageEnvGroupBuilder]:
+    def make_groups(
+        self, num_problems: int, renderer: Renderer, group_size: int, *, is_test: bool
+    ) -> list[MessageEnvGroupBuilder]:
+        """See GeneratedDatasetBuilder."""
         return [
             MessageEnvGroupBuilder(
-                partial(self.make_env, left, right),
-                renderer,
-                group_size=1 if is_test else self.group_size,
-                tags=("addition",),
+                partial(self.make_env, left, right), renderer, group_size=group_size, tags=("addition",)
             )
             for left, right in draw_additions(num_problems, self.max_operand, self.seed, is_test=is_test)
         ]

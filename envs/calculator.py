@@ -10,15 +10,15 @@ from functools import partial
 
 import chz
 
-from envs.group_dataset import GroupDataset, check_group_size
+from envs.generated_dataset import GeneratedDatasetBuilder
 from envs.message_env import MessageEnvGroupBuilder
 from envs.safe_arithmetic import evaluate, format_value
 from envs.tool_env import ToolEnv, ToolLimits
 from envs.tools import Tool
-from envs.types import Metrics, RLDatasetBuilder
+from envs.types import Metrics
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
-from renderers import FunctionCall, Message, Renderer, ToolSpec, get_renderer, get_text
+from renderers import FunctionCall, Message, Renderer, ToolSpec, get_text
 
 # Left operand, operator, right operand.
 Problem = tuple[int, str, int]
@@ -113,21 +113,9 @@ def demonstration(problems: Sequence[Problem], num_from_head: int = 0) -> tuple[
 
 
 @chz.chz(typecheck=True)
-class CalculatorDatasetBuilder(RLDatasetBuilder):
-    """Groups of problems."""
+class CalculatorDatasetBuilder(GeneratedDatasetBuilder):
+    """Groups of problems; the renderer must have a form for tools."""
 
-    # Whose tokenizer to render with.
-    model_name: str
-    # One of renderers.get_renderer's names that has a form for tools.
-    renderer_name: str
-    # Episodes per problem.
-    group_size: int
-    # Problems per batch.
-    groups_per_batch: int
-    # Batches, each of new problems.
-    num_batches: int
-    # Problems to test on, one episode each; 0: no test set.
-    num_test_problems: int = 0
     # Largest operand; the smallest is 10.
     max_operand: int = 99
     # Operators to draw from.
@@ -137,42 +125,24 @@ class CalculatorDatasetBuilder(RLDatasetBuilder):
     max_calls: int = 3
     # Tokens of a prompt and the reply to it at most; None: no limit.
     max_trajectory_tokens: int | None = None
-    # Of the problems drawn.
-    seed: int = 0
 
     @chz.validate
-    def _check(self) -> None:
-        check_group_size(self.group_size)
+    def _check_problems(self) -> None:
         ToolLimits(self.max_turns, self.max_calls)
         if not self.operators or set(self.operators) - set(_OPERATORS):
             raise InvalidRequest(f"operators={self.operators!r}: must be one or more of {_OPERATORS}")
-        for name, value, least in (
-            ("groups_per_batch", self.groups_per_batch, 1),
-            ("num_batches", self.num_batches, 1),
-            ("num_test_problems", self.num_test_problems, 0),
-            ("max_operand", self.max_operand, 19),
-        ):
-            if value < least:
-                raise InvalidRequest(f"{name}={value}: must be at least {least}")
+        self.check_least(max_operand=19)
 
-    async def __call__(self) -> tuple[GroupDataset, GroupDataset | None]:
-        """See RLDatasetBuilder."""
-        from mint.tokenizer import load_tokenizer
-
-        renderer = get_renderer(self.renderer_name, load_tokenizer(self.model_name))
-        num_problems = self.num_batches * self.groups_per_batch
-        train = GroupDataset(self._groups(num_problems, renderer, is_test=False), self.groups_per_batch)
-        if self.num_test_problems == 0:
-            return train, None
-        return train, GroupDataset(self._groups(self.num_test_problems, renderer, is_test=True), self.groups_per_batch)
-
-    def _groups(self, num_problems: int, renderer: Renderer, *, is_test: bool) -> list[MessageEnvGroupBuilder]:
+    def make_groups(
+        self, num_problems: int, renderer: Renderer, group_size: int, *, is_test: bool
+    ) -> list[MessageEnvGroupBuilder]:
+        """See GeneratedDatasetBuilder."""
         limits = ToolLimits(self.max_turns, self.max_calls)
         return [
             MessageEnvGroupBuilder(
                 partial(CalculatorEnv, problem, limits),
                 renderer,
-                group_size=1 if is_test else self.group_size,
+                group_size=group_size,
                 tags=("calculator",),
                 failed_parse_reward=-0.1,
                 max_trajectory_tokens=self.max_trajectory_tokens,

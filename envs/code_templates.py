@@ -9,18 +9,18 @@ shows it. The tests compare with what the words say, worked out here. One functi
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import chz
 
 from envs.code_env import CodeGrading, CodeProblem, code_groups
 from envs.code_tests import parse_test
-from envs.group_dataset import GroupDataset, check_group_size
-from envs.types import RLDatasetBuilder
+from envs.generated_dataset import GeneratedDatasetBuilder
+from envs.types import EnvGroupBuilder
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
-from renderers import Message, get_renderer
+from renderers import Message, Renderer
 
 _TEST_SHARE = 5
 _NUMBERS = range(1, 21)
@@ -100,55 +100,24 @@ def plain_grading() -> CodeGrading:
 
 
 @chz.chz(typecheck=True)
-class CodeTemplateDatasetBuilder(RLDatasetBuilder):
+class CodeTemplateDatasetBuilder(GeneratedDatasetBuilder):
     """Groups of generated functions to write."""
 
-    # Whose tokenizer to render with.
-    model_name: str
-    # One of renderers.get_renderer's names.
-    renderer_name: str
-    # Replies per problem.
-    group_size: int
-    # Problems per batch.
-    groups_per_batch: int
-    # Batches, drawn from the training split.
-    num_batches: int
-    # Functions to test on, one reply each; 0: no test set.
-    num_test_problems: int = 0
     # 1: only functions of one operation; 2: of two as well.
     max_operations: int = 1
     grading: CodeGrading = chz.field(default_factory=plain_grading)
-    # Of the problems drawn.
-    seed: int = 0
-
-    # typecheck=True checks types last; the rules below compare numbers.
-    _types_come_first = chz.validate(chz.validators.for_all_fields(chz.validators.typecheck))
 
     @chz.validate
-    def _check(self) -> None:
-        check_group_size(self.group_size)
-        for name, least in (("groups_per_batch", 1), ("num_batches", 1), ("num_test_problems", 0)):
-            if getattr(self, name) < least:
-                raise InvalidRequest(f"{name}={getattr(self, name)}: must be at least {least}")
+    def _check_problems(self) -> None:
         if self.max_operations not in (1, 2):
             raise InvalidRequest(f"max_operations={self.max_operations}: must be 1 or 2")
 
-    async def __call__(self) -> tuple[GroupDataset, GroupDataset | None]:
-        """See RLDatasetBuilder."""
-        from mint.tokenizer import load_tokenizer
-
-        renderer = get_renderer(self.renderer_name, load_tokenizer(self.model_name))
-        train = self._problems(self.num_batches * self.groups_per_batch, is_test=False)
-        groups = code_groups(train, renderer, self.group_size, self.grading)
-        dataset = GroupDataset(groups, self.groups_per_batch)
-        if self.num_test_problems == 0:
-            return dataset, None
-        test = self._problems(self.num_test_problems, is_test=True)
-        return dataset, GroupDataset(code_groups(test, renderer, 1, self.grading), self.groups_per_batch)
-
-    def _problems(self, num_problems: int, *, is_test: bool) -> list[CodeProblem]:
+    def make_groups(
+        self, num_problems: int, renderer: Renderer, group_size: int, *, is_test: bool
+    ) -> Sequence[EnvGroupBuilder]:
+        """See GeneratedDatasetBuilder."""
         recipes = draw_recipes(num_problems, self.seed, is_test=is_test, max_operations=self.max_operations)
-        return [template_problem(recipe) for recipe in recipes]
+        return code_groups([template_problem(recipe) for recipe in recipes], renderer, group_size, self.grading)
 
 
 def _compute(recipe: Recipe, x: int) -> int:

@@ -59,6 +59,7 @@ BUILDERS["envs.mixture:MixtureDatasetBuilder"] = [
 # Builders that are given Python objects, or are only a base.
 WITHOUT_COMMAND = {
     "envs.chat:TournamentDatasetBuilder",
+    "envs.generated_dataset:GeneratedDatasetBuilder",
     "envs.rlhf:ListRLHFDatasetBuilder",
     "envs.rlhf:RLHFDatasetBuilder",
     "envs.types:RLDatasetBuilder",
