@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "calculator_rl.py"
+from recipe.run_log import read_metrics
+from tests.recipes.loading import load_recipe
+
 SMALL = [
     "sft.max_steps=1",
     "sft.dataset_builder.num_train=4",
@@ -23,16 +22,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("calculator_rl", RECIPE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # chz looks a class's module up by name
-    spec.loader.exec_module(module)
-    return module
-
-
-def metrics_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return load_recipe("calculator_rl")
 
 
 def test_both_stages_take_a_step(
@@ -44,8 +34,8 @@ def test_both_stages_take_a_step(
 ) -> None:
     monkeypatch.delenv("MINT_BASE_URL", raising=False)
     recipe.main([f"log_path={tmp_path / 'run'}", *SMALL])
-    assert metrics_of(tmp_path / "run" / "sft")[0]["train_mean_nll"] > 0
-    first, last = metrics_of(tmp_path / "run" / "rl")
+    assert read_metrics(tmp_path / "run" / "sft")[0]["train_mean_nll"] > 0
+    first, last = read_metrics(tmp_path / "run" / "rl")
     assert {"env/all/tool/calls", "env/all/tool/malformed", "env/calculator/correct"} <= set(first)
     assert 0.0 <= last["test/env/all/correct"] <= 1.0
     assert "iteration   1: success" in capsys.readouterr().out
@@ -59,7 +49,7 @@ def test_the_model_learns_to_use_the_calculator(
     monkeypatch.delenv("MINT_BASE_URL", raising=False)
     recipe.main([f"log_path={tmp_path / 'run'}"])
     success = [
-        line["test/env/all/correct"] for line in metrics_of(tmp_path / "run" / "rl") if "test/env/all/correct" in line
+        line["test/env/all/correct"] for line in read_metrics(tmp_path / "run" / "rl") if "test/env/all/correct" in line
     ]
     assert success[0] < 0.3
     assert success[-1] > 0.8

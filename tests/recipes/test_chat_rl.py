@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -12,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from tests.envs.test_judges import Endpoint, completion
+from tests.recipes.loading import load_recipe
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "chat_rl.py"
 SMALL = [
     "rl.max_steps=1",
     "rl.dataset_builder.group_size=3",
@@ -24,12 +22,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chat_rl", RECIPE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # chz looks a class's module up by name
-    spec.loader.exec_module(module)
-    return module
+    return load_recipe("chat_rl")
 
 
 @pytest.fixture

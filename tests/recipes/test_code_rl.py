@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "code_rl.py"
+from recipe.run_log import read_metrics
+from tests.recipes.loading import load_recipe
+
 SMALL = [
     "sft.max_steps=1",
     "sft.dataset_builder.num_train=4",
@@ -24,12 +24,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("code_rl", RECIPE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # chz looks a class's module up by name
-    spec.loader.exec_module(module)
-    return module
+    return load_recipe("code_rl")
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +32,10 @@ def _local(mint_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINT_BASE_URL", raising=False)
 
 
-def metrics_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_both_stages_take_a_step(recipe: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe.main([f"log_path={tmp_path / 'run'}", *SMALL])
-    assert metrics_of(tmp_path / "run" / "sft")[0]["train_mean_nll"] > 0
-    first, last = metrics_of(tmp_path / "run" / "rl")
+    assert read_metrics(tmp_path / "run" / "sft")[0]["train_mean_nll"] > 0
+    first, last = read_metrics(tmp_path / "run" / "rl")
     assert {"env/all/tests_passed", "env/all/over_limit", "env/code/correct"} <= set(first)
     assert 0.0 <= last["test/env/all/correct"] <= 1.0
     assert "held-out functions that pass all tests: " in capsys.readouterr().out
@@ -58,7 +49,7 @@ def test_problems_of_a_file(recipe: ModuleType, tmp_path: Path, capsys: pytest.C
     small = [argument for argument in SMALL if "num_test_problems" not in argument and not argument.startswith("sft.")]
     settings = [f"rl.dataset_builder.path={path}", "rl.dataset_builder.num_test=1", "rl.model_name=mint-tiny"]
     recipe.main(["mbpp", f"log_path={tmp_path / 'run'}", *small, *settings, "rl.max_tokens=8", "rl.lora_rank=4"])
-    first, _ = metrics_of(tmp_path / "run" / "rl")
+    first, _ = read_metrics(tmp_path / "run" / "rl")
     assert first["env/all/correct"] == 0.0 and not (tmp_path / "run" / "sft").exists()
 
 
@@ -66,7 +57,7 @@ def test_problems_of_a_file(recipe: ModuleType, tmp_path: Path, capsys: pytest.C
 @pytest.mark.timeout(1200)
 def test_reinforcement_learning_raises_the_pass_rate(recipe: ModuleType, tmp_path: Path) -> None:
     recipe.main([f"log_path={tmp_path / 'run'}"])
-    lines = metrics_of(tmp_path / "run" / "rl")
+    lines = read_metrics(tmp_path / "run" / "rl")
     rates = [line["env/all/correct"] for line in lines if "env/all/correct" in line]
     assert sum(rates[-10:]) / 10 > sum(rates[:10]) / 10 + 0.02
     held_out = [line["test/env/all/correct"] for line in lines if "test/env/all/correct" in line]

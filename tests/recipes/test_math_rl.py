@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 import time
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +13,8 @@ import pytest
 
 from mint.checkpoint_store import CheckpointStore
 from recipe.run_log import read_metrics
+from tests.recipes.loading import load_recipe
 
-RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "math_rl.py"
 SMALL = [
     "sft.max_steps=1",
     "rl.max_steps=2",
@@ -28,12 +26,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("math_rl", RECIPE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # chz looks a class's module up by name
-    spec.loader.exec_module(module)
-    return module
+    return load_recipe("math_rl")
 
 
 def accuracies(output: str) -> dict[str, float]:

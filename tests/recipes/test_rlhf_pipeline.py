@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import re
 import shlex
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -15,7 +13,9 @@ import pytest
 from safetensors.torch import load_file
 
 from mint.checkpoint_store import CheckpointStore
+from recipe.run_log import read_metrics
 from tests.random_model import make_random_model
+from tests.recipes.loading import load_recipe
 
 RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "rlhf_pipeline.py"
 ONE_STEP = ["sft.max_steps=1", "preference.max_steps=1", "rl.max_steps=1"]
@@ -33,16 +33,7 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def recipe() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rlhf_pipeline", RECIPE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # chz looks a class's module up by name
-    spec.loader.exec_module(module)
-    return module
-
-
-def metrics_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return load_recipe("rlhf_pipeline")
 
 
 def adapter(path: str, home: Path) -> bytes:
@@ -64,7 +55,7 @@ def finished(recipe: ModuleType, tmp_path_factory: pytest.TempPathFactory):
 
 def test_each_stage_takes_one_step_and_reports_it(finished):
     run, _, _ = finished
-    sft, preference, rl = (metrics_of(run / stage) for stage in ("sft", "preference", "rl"))
+    sft, preference, rl = (read_metrics(run / stage) for stage in ("sft", "preference", "rl"))
     assert sft[0]["train_mean_nll"] > 0 and sft[0]["test/nll"] > 0
     assert preference[0]["loss"] > 0 and 0 <= preference[0]["pair_accuracy"] <= 1
     assert "env/all/reward/total" in rl[0] and rl[0]["env/all/reward_source_prm"] == 1.0
@@ -96,7 +87,7 @@ def test_stage_3_starts_from_the_weights_of_stage_1(finished):
     # One Adam step moves no weight by more than the learning rate; anything but stage 1's weights would be far off.
     sft, rl = (load_file_of(summary[f"{stage}.state_path"], home) for stage in ("sft", "rl"))
     largest = max(float((sft[name] - rl[name]).abs().max()) for name in sft)
-    assert 0 < largest <= 1.01 * metrics_of(run / "rl")[0]["learning_rate"]
+    assert 0 < largest <= 1.01 * read_metrics(run / "rl")[0]["learning_rate"]
 
 
 def load_file_of(path: str, home: Path) -> dict:
@@ -119,7 +110,7 @@ def test_two_runs_are_identical_bit_for_bit(finished, recipe: ModuleType, tmp_pa
     other = json.loads((tmp_path / "run" / "summary.json").read_text())
     for stage in ("sft", "preference", "rl"):
         assert adapter(other[f"{stage}.state_path"], home) == adapter(summary[f"{stage}.state_path"], home)
-        ours, theirs = ([timeless(line) for line in metrics_of(folder / stage)] for folder in (run, tmp_path / "run"))
+        ours, theirs = ([timeless(line) for line in read_metrics(folder / stage)] for folder in (run, tmp_path / "run"))
         assert ours == theirs
     numbers = {name for name in summary if not name.endswith("_path") and name != "seconds"}
     assert {name: other[name] for name in numbers} == {name: summary[name] for name in numbers}
@@ -133,7 +124,7 @@ def test_without_pairs_the_rule_based_reward_is_used(finished, recipe: ModuleTyp
     with caplog.at_level(logging.WARNING):
         recipe.main([f"log_path={tmp_path}", *ONE_STEP, *SMALL, "preference.dataset_builder.num_train=0"])
     assert "the preference stage failed (no preference pairs" in caplog.text
-    assert metrics_of(tmp_path / "rl")[0]["env/all/reward_source_prm"] == 0.0
+    assert read_metrics(tmp_path / "rl")[0]["env/all/reward_source_prm"] == 0.0
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["rl.reward_source_prm"] == 0.0 and summary["preference.test_pair_accuracy"] is None
 
@@ -174,7 +165,7 @@ def test_the_readmes_command_trains_all_three_stages_from_files(
     summary = json.loads((run / "summary.json").read_text())
     assert summary["sft.nll_after"] < summary["sft.nll_before"]
     assert isinstance(summary["rl.reward_after"], float)
-    assert "env/all/reward/total" in metrics_of(run / "rl")[0]
+    assert "env/all/reward/total" in read_metrics(run / "rl")[0]
 
 
 @pytest.mark.parametrize(
