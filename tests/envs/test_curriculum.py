@@ -106,8 +106,11 @@ def test_a_problem_that_is_no_longer_settled_comes_back() -> None:
 
 def test_a_stream_of_settled_problems_alone_still_gives_some() -> None:
     problems = stream(3, CurriculumConfig(revisit_every=5))
+    drawn = []
     for _ in range(30):
-        problems.observe(problems.draw(), [1.0] * 8)
+        drawn.append(problems.draw())
+        problems.observe(drawn[-1], [1.0] * 8)
+    assert len(drawn) == 30 and set(drawn) == {0, 1, 2}
 
 
 @given(

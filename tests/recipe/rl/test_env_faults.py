@@ -199,6 +199,7 @@ def test_an_iteration_without_groups_is_survived_where_others_came_through() -> 
     window = FaultWindow(EnvFaultConfig(max_failed_share=0.1, window_groups=20))
     window.add(batch_of(2), "iteration_000000")
     window.add(batch_of(2, [0, 1]), "iteration_000001")
+    assert [entry["num_dropped"] for entry in window.loop_state()["env_faults"]] == [0, 2]
 
 
 def test_a_restored_window_decides_like_the_one_that_was_saved() -> None:

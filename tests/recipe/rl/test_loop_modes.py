@@ -139,19 +139,23 @@ async def test_streaming_trains_on_a_part_while_other_groups_still_play(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last group does not end before the first part was submitted: to wait for the whole batch would never end."""
-    submitted = asyncio.Event()
+    submitted, order = asyncio.Event(), []
 
     def submit_backward(*args: Any) -> Any:
+        order.append("part submitted")
         submitted.set()
         return submit(*args)
 
     async def hook(i_batch: int, i_group: int, num_plays: int) -> None:
         if i_group == GROUPS_PER_BATCH - 1:
             await submitted.wait()
+            order.append("last group played")
 
     submit = streaming.submit_backward
     monkeypatch.setattr(streaming, "submit_backward", submit_backward)
     await train("run", hook=hook, max_steps=1, stream_minibatch_config=StreamMinibatchConfig(num_minibatches=3))
+    assert order[0] == "part submitted" and order[-1] == "part submitted"
+    assert order.count("part submitted") == 3 and order.count("last group played") == 4
 
 
 @pytest.mark.parametrize("mode", ["streaming", "asynchronous"])
@@ -228,19 +232,22 @@ async def test_async_plays_a_group_again_that_became_too_old(train: Train, tmp_p
 
 async def test_async_plays_the_next_groups_while_it_trains(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first batch is not trained on before a group of the second is played: one after the other would never end."""
-    played = asyncio.Event()
+    played, order = asyncio.Event(), []
 
     async def hook(i_batch: int, i_group: int, num_plays: int) -> None:
         if i_batch == 1:
+            order.append("second batch played")
             played.set()
 
     async def update_policy(*args: Any, **kwargs: Any) -> Any:
         await played.wait()
+        order.append("trained")
         return await update(*args, **kwargs)
 
     update = learning.update_policy
     monkeypatch.setattr(learning, "update_policy", update_policy)
     await train("run", hook=hook, async_config=AsyncConfig(max_steps_off_policy=1))
+    assert order[0] == "second batch played" and order.count("trained") == NUM_BATCHES
 
 
 @pytest.mark.parametrize(
