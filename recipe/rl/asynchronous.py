@@ -81,6 +81,7 @@ class Asynchronous(LoopMode):
                 plays = await self._take_batch(iteration, policy)
             # The next groups are played with these weights while the update below is under way.
             self._start_plays(iteration, policy)
+            self._forget_batches_before(iteration)
             steps_off_policy = [iteration - play.version for play in plays]
             metrics |= {
                 "async/mean_steps_off_policy": sum(steps_off_policy) / len(steps_off_policy),
@@ -143,6 +144,11 @@ class Asynchronous(LoopMode):
         if i_batch not in self._builders:
             self._builders[i_batch] = list(self._run.train_dataset.get_batch(i_batch))
         return self._builders[i_batch]
+
+    def _forget_batches_before(self, iteration: int) -> None:
+        """Let go of the environments of old batches, those aside that still have a group to play."""
+        in_use = {play.place.i_batch for play in self._plays} | {place.i_batch for place in self._due}
+        self._builders = {i: batch for i, batch in self._builders.items() if i >= iteration or i in in_use}
 
 
 async def _cancel(plays: Sequence[_Play]) -> None:
