@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import chz
@@ -22,6 +23,8 @@ class PreferencePair:
     prompt: the conversation up to the reply, one or more messages, the last one not the assistant's.
     chosen, rejected: assistant messages that differ in what they say.
     source: which collection the pair comes from. origin: file and line, or whatever finds it again, for messages.
+    strength: how much better the preferred reply is, finite and above 0; 1.0 where nobody said.
+    is_tie: neither reply is better, and which of them is called chosen means nothing; the strength of a tie is 1.0.
 
     Construction raises InvalidRequest where one of these rules is broken.
     """
@@ -31,6 +34,8 @@ class PreferencePair:
     rejected: Message
     source: str | None = None
     origin: str | None = field(default=None, compare=False)
+    strength: float = 1.0
+    is_tie: bool = False
 
     def __post_init__(self) -> None:
         validate_messages(self.prompt)
@@ -48,6 +53,13 @@ class PreferencePair:
                 f"chosen and rejected are equal ({_excerpt(self.chosen)}): a pair needs two different replies; "
                 "remove it"
             )
+        if not math.isfinite(self.strength) or self.strength <= 0.0:
+            raise InvalidRequest(
+                f"strength={self.strength}: must be a finite number above 0; "
+                "where neither reply is better, say is_tie=True instead"
+            )
+        if self.is_tie and self.strength != 1.0:
+            raise InvalidRequest(f"strength={self.strength} with is_tie=True: a tie has no strength; leave it at 1.0")
 
     @property
     def chosen_conversation(self) -> list[Message]:
@@ -60,8 +72,8 @@ class PreferencePair:
         return [*self.prompt, self.rejected]
 
     def swapped(self) -> PreferencePair:
-        """The same pair with the opposite preference."""
-        return PreferencePair(self.prompt, self.rejected, self.chosen, self.source, self.origin)
+        """The same pair with the opposite preference, as strong as it was; a tie stays a tie."""
+        return replace(self, chosen=self.rejected, rejected=self.chosen)
 
 
 @dataclass(frozen=True)
