@@ -51,4 +51,5 @@ async def learn(
                 kl=run.kl_term(),
             )
         metrics |= update.metrics | sample_train_metrics(update.trained_D)
+        run.export_trained(iteration, update.trained_D)
     run.steer_kl(metrics)

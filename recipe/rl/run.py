@@ -1,6 +1,6 @@
 """What a running stage works with, and what every loop mode does the same way.
 
-Axes: _P group of the batch (problem), _G member of a group.
+Axes: _P group of the batch (problem), _G member of a group, _D training sequence.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 import mint
 from recipe.completers import MintTokenCompleter
-from recipe.evaluators import Evaluator, run_evaluators
+from recipe.evaluators import Evaluator, IterationEvaluator, run_evaluators
 from recipe.rl.batch import KLPenalty, ScoredGroup, score_groups
 from recipe.rl.config import Config
 from recipe.rl.env_faults import FaultWindow
 from recipe.rl.evaluation import RLTestSetEvaluator
 from recipe.rl.kl_coefficient import KLCoefficient
+from recipe.rl.metrics import TrainedSequence
 from recipe.rl.policy_update import KLTerm, PolicyLoss
-from recipe.rl.rollout_export import export_rollouts
+from recipe.rl.rollout_export import export_rollouts, export_trainer_logprobs
 from recipe.rl.rollouts import SeedScope
 from recipe.rl.types import EnvFault, RLDataset, RolloutBatch, TrajectoryGroup
 from recipe.schedules import scheduled_learning_rate
@@ -42,6 +43,7 @@ class Run:
     evaluators: Sequence[Evaluator]
     # The groups of the latest iterations that environments let down.
     env_faults: FaultWindow
+    iteration_evaluators: Sequence[IterationEvaluator] = ()
 
     def adam_params(self, iteration: int) -> mint.types.AdamParams:
         """Adam's settings, with the learning rate of that iteration."""
@@ -115,6 +117,14 @@ class Run:
             num_groups_as_text=self.config.num_groups_to_log,
         )
 
+    def export_trained(self, iteration: int, trained_D: Sequence[TrainedSequence]) -> None:
+        """Write what the trainer thought of an iteration's tokens to rollouts/trained_<iteration>, where asked for."""
+        export_trainer_logprobs(
+            Path(self.config.log_path).expanduser() / "rollouts" / f"trained_{iteration:06d}",
+            trained_D,
+            as_json=self.config.rollout_json_export,
+        )
+
     async def evaluate(self, iteration: int) -> dict[str, Any]:
         """The metrics of the test set and of all evaluators, for the weights as they are; {} where there are none."""
         if self.config.eval_every == 0 or (self.test_set is None and not self.evaluators):
@@ -128,3 +138,16 @@ class Run:
             self.test_set.check_faults(rollouts, f"test_{iteration:06d}")
         metrics |= await run_evaluators(self.evaluators, self.training_client)
         return {**metrics, "time/evaluation": time.perf_counter() - started}
+
+    async def evaluate_iteration(self, iteration: int) -> dict[str, Any]:
+        """The metrics of the iteration evaluators that are due; after the last iteration all of them are."""
+        is_last = iteration >= self.num_iterations
+        due = [evaluator for evaluator in self.iteration_evaluators if is_last or evaluator.is_due(iteration)]
+        if not due:
+            return {}
+        started = time.perf_counter()
+        metrics: dict[str, Any] = {}
+        sampling_client = await self.training_client.save_weights_and_get_sampling_client_async()
+        for evaluator in due:
+            metrics |= await evaluator(self.training_client, sampling_client, iteration)
+        return {**metrics, "time/iteration_evaluation": time.perf_counter() - started}

@@ -74,6 +74,7 @@ class Streaming(LoopMode):
             with clock.measure("training"):
                 update = await finished_update(steps, run.loss, run.kl_term())
             metrics |= update.metrics | sample_train_metrics(update.trained_D)
+            run.export_trained(iteration, update.trained_D)
         run.steer_kl(metrics)
         metrics |= clock.metrics()
 
