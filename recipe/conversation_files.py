@@ -92,7 +92,7 @@ def messages_of_row(row: Mapping[str, Any], columns: ConversationColumns) -> lis
     if prompt is None or completion is None:
         for name in messages_columns:
             if name in row:
-                return _messages_in(row[name], name)
+                return messages_in(row[name], name)
         prompt, completion = "prompt", "completion"
     if columns.messages is not None or prompt not in row or completion not in row:
         wanted = repr(columns.messages) if columns.messages else f"{prompt!r} and {completion!r}"
@@ -109,7 +109,8 @@ def messages_of_row(row: Mapping[str, Any], columns: ConversationColumns) -> lis
     return [{"role": "user", "content": texts[prompt]}, {"role": "assistant", "content": texts[completion]}]
 
 
-def _messages_in(value: Any, column: str) -> list[Message]:
+def messages_in(value: Any, column: str) -> list[Message]:
+    """The messages in a column, chat or ShareGPT keys, without the empty keys that Parquet and Arrow fill in."""
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         raise InvalidRequest(f"column {column!r} must hold a list of messages, got {type(value).__name__}")
     messages: list[Any] = [{key: item for key, item in message.items() if item is not None} for message in value]

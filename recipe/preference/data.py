@@ -5,33 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import chz
 
 from envs.data_rows import read_rows
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
+from recipe.preference.pair_rows import PairColumns, pair_from_row
 from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit, prompt_key
-from renderers import Message
-
-
-@chz.chz(typecheck=True)
-class PairColumns:
-    """Names of the columns of a file of pairs."""
-
-    # Text of one user message, or a list of messages. Not needed where chosen and rejected are whole conversations.
-    prompt: str = "prompt"
-    # Text of the assistant's reply, one message, or a list of messages that begins with the prompt.
-    chosen: str = "chosen"
-    rejected: str = "rejected"
-    # Where a pair comes from; optional.
-    source: str = "source"
 
 
 @chz.chz(typecheck=True)
 class ListPreferenceDatasetBuilder(PreferenceDatasetBuilder):
-    """Pairs made in Python: PreferencePairs, or rows as in a file with columns prompt, chosen, rejected and source.
+    """Pairs made in Python: PreferencePairs, or rows as in a file with the columns that `PairColumns` names by default.
 
     Only rows can be rebuilt from a run's config.json.
     """
@@ -96,32 +83,6 @@ def read_pairs(
     return pairs
 
 
-def pair_from_row(
-    row: Mapping[str, Any], columns: PairColumns | None = None, origin: str | None = None
-) -> PreferencePair:
-    """The pair in one row: texts, messages or conversations. InvalidRequest says which column breaks which rule."""
-    columns = columns or PairColumns()
-    chosen_prompt, chosen = _reply_of(row, columns.chosen)
-    rejected_prompt, rejected = _reply_of(row, columns.rejected)
-    if chosen_prompt != rejected_prompt:
-        raise InvalidRequest(
-            f"{columns.chosen!r} and {columns.rejected!r} begin with different messages: "
-            "a pair is two replies to one conversation"
-        )
-    prompt = _prompt_of(row, columns.prompt)
-    if prompt and chosen_prompt and prompt != chosen_prompt:
-        raise InvalidRequest(
-            f"{columns.prompt!r} differs from the messages before the reply in {columns.chosen!r}: remove one of them"
-        )
-    if not prompt and not chosen_prompt:
-        raise InvalidRequest(
-            f"no prompt: the row needs a column {columns.prompt!r}, or {columns.chosen!r} as a whole conversation; "
-            f"it has {', '.join(map(repr, row))}. Name other columns with columns.prompt=..."
-        )
-    source = row.get(columns.source)
-    return PreferencePair(prompt or chosen_prompt, chosen, rejected, None if source is None else str(source), origin)
-
-
 def split_by_prompt(pairs: Sequence[PreferencePair], held_out_share: float, seed: int = 0) -> PreferenceSplit:
     """Hold out a share of the prompts, at least one unless the share is 0; all pairs of a prompt fall on one side.
 
@@ -174,42 +135,3 @@ def _from_list(items: Sequence[Any], name: str) -> list[PreferencePair]:
         except InvalidRequest as error:
             raise InvalidRequest(f"{origin}: {error}") from error
     return pairs
-
-
-def _prompt_of(row: Mapping[str, Any], column: str) -> list[Message]:
-    value = row.get(column)
-    if value is None:
-        return []
-    if isinstance(value, str):
-        return [Message(role="user", content=value)]
-    if isinstance(value, list):
-        return _clean(value)
-    raise InvalidRequest(f"column {column!r} must be a text or a list of messages, got {type(value).__name__}")
-
-
-def _reply_of(row: Mapping[str, Any], column: str) -> tuple[list[Message], Message]:
-    """The messages before the reply (none where the column holds the reply alone) and the reply."""
-    value = row.get(column)
-    if value is None:
-        raise InvalidRequest(
-            f"no value in column {column!r}; the row has {', '.join(map(repr, row))}. "
-            "Name other columns with columns.chosen=... and columns.rejected=..."
-        )
-    if isinstance(value, str):
-        return [], Message(role="assistant", content=value)
-    messages = _clean([value] if isinstance(value, Mapping) else value)
-    if not messages:
-        raise InvalidRequest(f"column {column!r} is an empty list: it needs the assistant's reply")
-    return messages[:-1], messages[-1]
-
-
-def _clean(value: Any) -> list[Message]:
-    """Messages without the empty keys that Parquet and Arrow fill in; the rest is left to the pair's rules."""
-    if not isinstance(value, list):
-        raise InvalidRequest(f"a text or a list of messages is needed, got {type(value).__name__}")
-    return [
-        cast(Message, {key: item for key, item in message.items() if item is not None})
-        if isinstance(message, Mapping)
-        else message
-        for message in value
-    ]
