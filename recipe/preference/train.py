@@ -33,6 +33,7 @@ from recipe.preference.losses import bradley_terry, pair_statistics
 from recipe.preference.pair_evaluation import PairEvaluation
 from recipe.preference.readouts import Readout, Verdict
 from recipe.preference.rendered_pairs import PairBatch, RenderedPairs, render_pairs
+from recipe.preference.report_card import ReportCardConfig, write_report_card
 from recipe.preference.scorer import (
     SCORER_KEY,
     RewardScale,
@@ -87,6 +88,8 @@ class Config:
     ttl_seconds: int | None = None
     # What happens when a loss or gradient is not finite.
     non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
+    # What is measured when the model is trained, for report_card.json.
+    report_card: ReportCardConfig = chz.field(default_factory=ReportCardConfig)
     # Everything random follows from this: the new adapter and the order of the pairs.
     seed: int = 0
 
@@ -147,7 +150,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
     num_steps = config.num_epochs * num_batches(len(train.pairs), batch_size)
     num_steps = num_steps if config.max_steps is None else min(num_steps, config.max_steps)
     if record is not None and record.is_final and record.step >= num_steps:
-        return _result(config.log_path, record)
+        return await _finish(config, record, test, service)
     first_step = record.step if record is not None else 0
 
     with RunLog(config.log_path, config=config, resume_step=first_step if record is not None else None) as log:
@@ -204,7 +207,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
         record = await save(
             checkpoint_utils.FINAL_NAME, step=done_steps, loop_state={**faults.loop_state(), SCORER_KEY: scorer}
         )
-    return _result(config.log_path, record)
+    return await _finish(config, record, test, service)
 
 
 def load_pairs(
@@ -260,6 +263,21 @@ def _service_from_environment() -> mint.ServiceClient:
     import mint
 
     return mint.ServiceClient()
+
+
+async def _finish(
+    config: Config, record: CheckpointRecord, test: RenderedPairs, service: mint.ServiceClient
+) -> PreferenceResult:
+    """The report card, made here where the folder has none of this step, and the result."""
+    await write_report_card(
+        config.log_path,
+        ScorerSpec.from_record(record),
+        service,
+        [pair.pair for pair in test.pairs],
+        step=record.step,
+        config=config.report_card,
+    )
+    return _result(config.log_path, record)
 
 
 def _result(log_path: str, record: CheckpointRecord) -> PreferenceResult:
