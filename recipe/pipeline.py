@@ -6,34 +6,21 @@ better than chance on held-out pairs, stage 3 uses the rule-based reward instead
 
 from __future__ import annotations
 
-import json
-import logging
 import time
 from pathlib import Path
-from typing import Any
 
 import chz
 
 import mint
-from envs.rlhf import RLHFDatasetBuilder
-from mint.atomic_files import write_atomically
-from mint.errors import CheckpointError, InvalidRequest, MintError, StorageError
-from mint.seeds import derive_seed
-from recipe.policy_comparison import PolicyComparison, compare_policies
+from mint.errors import InvalidRequest
+from recipe.pipeline_stages import compare_with_sft, sft_reference, train_scorer, with_scorer
+from recipe.pipeline_summary import SUMMARY_FILE, Summary, summary_table, write_summary
 from recipe.preference import train as preference_train
-from recipe.preference.scorer import PreferenceScorer
 from recipe.rl import train as rl_train
-from recipe.rl.kl import KLReferenceConfig
-from recipe.rl.types import RLDatasetBuilder
-from recipe.run_log import FolderLock, LogPathInUse
+from recipe.run_log import FolderLock
 from recipe.supervised import train as sft_train
-from recipe.tokenizer_utils import get_tokenizer
-from renderers import Message, get_renderer
 
-logger = logging.getLogger(__name__)
-
-SUMMARY_FILE = "summary.json"
-Summary = dict[str, Any]
+__all__ = ["SUMMARY_FILE", "ComparisonConfig", "Config", "main", "summary_table"]
 
 
 @chz.chz(typecheck=True)
@@ -94,15 +81,15 @@ async def _run_stages(config: Config, root: Path, service: mint.ServiceClient | 
 
     print("Stage 2 of 3: preference model", flush=True)
     preference_config = chz.replace(config.preference, log_path=str(root / config.preference.log_path))
-    preference, scorer = await _train_scorer(preference_config, service_client)
+    preference, scorer = await train_scorer(preference_config, service_client)
 
     print("Stage 3 of 3: reinforcement learning", flush=True)
     rl_config = chz.replace(
         config.rl,
         log_path=str(root / config.rl.log_path),
         load_checkpoint_path=sft.state_path,
-        dataset_builder=_with_scorer(config.rl.dataset_builder, scorer),
-        kl_reference_config=_sft_reference(config.rl.kl_reference_config, sft.sampler_path),
+        dataset_builder=with_scorer(config.rl.dataset_builder, scorer),
+        kl_reference_config=sft_reference(config.rl.kl_reference_config, sft.sampler_path),
     )
     rl = await rl_train.main(rl_config, service_client)
 
@@ -118,113 +105,8 @@ async def _run_stages(config: Config, root: Path, service: mint.ServiceClient | 
         "rl.state_path": rl.state_path,
         "rl.sampler_path": rl.sampler_path,
     }
-    summary |= await _compare(config, rl_config, service_client, sft.sampler_path, rl.sampler_path)
+    summary |= await compare_with_sft(config.comparison, rl_config, service_client, sft.sampler_path, rl.sampler_path)
     summary["seconds"] = round(time.monotonic() - started, 1)
-    write_atomically(root / SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())
+    write_summary(root, summary)
     print(summary_table(summary), flush=True)
     return summary
-
-
-async def _train_scorer(
-    config: preference_train.Config, service: mint.ServiceClient
-) -> tuple[preference_train.PreferenceResult | None, PreferenceScorer | None]:
-    """The trained model and its scorer; the scorer is None where it should not be trusted with the reward.
-
-    A fault of the storage ends the pipeline: once it is mended, the stage can go on and stage 3 have its scorer.
-    """
-    try:
-        result = await preference_train.main(config, service)
-    except (StorageError, CheckpointError, LogPathInUse):
-        raise
-    except MintError as error:
-        logger.warning("the preference stage failed (%s); stage 3 uses the rule-based reward", error)
-        return None, None
-    if result.is_better_than_chance is False:
-        logger.warning(
-            "the preference model orders %.0f %% of held-out pairs rightly, which is no better than chance; "
-            "stage 3 uses the rule-based reward. More pairs or more steps may help.",
-            100 * (result.test_pair_accuracy or 0.0),
-        )
-        return result, None
-    return result, result.scorer.build(service)
-
-
-def _with_scorer(builder: RLDatasetBuilder, scorer: PreferenceScorer | None) -> RLDatasetBuilder:
-    if not isinstance(builder, RLHFDatasetBuilder):
-        raise InvalidRequest(
-            f"rl.dataset_builder is a {type(builder).__name__}: the pipeline needs an RLHFDatasetBuilder, which takes "
-            "the preference model as its scorer; for other environments run recipe.rl.train by itself"
-        )
-    return chz.replace(builder, scorer=scorer)
-
-
-def _sft_reference(reference: KLReferenceConfig | None, sft_path: str) -> KLReferenceConfig | None:
-    """KL is measured against the policy that stage 3 starts from, unless another is named."""
-    if reference is None or reference.load_checkpoint_path is not None:
-        return reference
-    return chz.replace(reference, load_checkpoint_path=sft_path)
-
-
-async def _compare(
-    config: Config, rl_config: rl_train.Config, service: mint.ServiceClient, sft_path: str, rl_path: str
-) -> Summary:
-    """rl.* of the summary: by the gold score where the task has one, else by the reward."""
-    builder = rl_config.dataset_builder
-    assert isinstance(builder, RLHFDatasetBuilder)
-    _, test_prompts = builder.load_prompts()
-    if not test_prompts:
-        return {}
-    gold = builder.gold_score()
-    name = "gold" if gold is not None else "reward"
-
-    async def score(conversation: list[Message]) -> float:
-        return float(gold(conversation)) if gold is not None else await builder.reward(conversation)
-
-    result: PolicyComparison = await compare_policies(
-        await service.create_sampling_client_async(model_path=sft_path),
-        await service.create_sampling_client_async(model_path=rl_path),
-        test_prompts,
-        get_renderer(builder.renderer_name, get_tokenizer(builder.model_name)),
-        score,
-        replies_per_prompt=config.comparison.replies_per_prompt,
-        max_tokens=rl_config.max_tokens,
-        seed=derive_seed(config.comparison.seed, "comparison"),
-    )
-    return {
-        f"rl.{name}_before": result.before,
-        f"rl.{name}_after": result.after,
-        f"rl.{name}_win_rate": result.win_rate,
-        "rl.kl_to_sft": result.kl_per_reply,
-        "rl.kl_to_sft_per_token": result.kl_per_token,
-    }
-
-
-def summary_table(summary: Summary) -> str:
-    """The summary as a table for a terminal."""
-    name = "gold" if "rl.gold_before" in summary else "reward"
-    nll_before, nll_after = summary["sft.nll_before"], summary["sft.nll_after"]
-    change = f"{nll_after / nll_before - 1:+.0%}" if nll_before and nll_after else ""
-    accuracy = summary["preference.test_pair_accuracy"]
-    stage_2_note = "" if summary["preference.state_path"] else "stage failed"
-    rows = [
-        ("SFT", "held-out NLL per token", _number(nll_before), _number(nll_after), change),
-        ("preference", "held-out pair accuracy", "", _number(accuracy), stage_2_note),
-        ("RL", f"{name} on held-out prompts", _number(summary.get(f"rl.{name}_before")),
-         _number(summary.get(f"rl.{name}_after")), "" if summary["rl.reward_source_prm"] else "rule-based reward"),
-        ("", f"preferred to SFT by {name}", "", _percent(summary.get(f"rl.{name}_win_rate")), ""),
-        ("", "KL to SFT, nats per reply", "", _number(summary.get("rl.kl_to_sft")), ""),
-    ]  # fmt: skip
-    lines = [f"{'stage':<12}{'measure':<28}{'before':>8}{'after':>8}  "]
-    lines += [
-        f"{stage:<12}{what:<28}{before:>8}{after:>8}  {note}".rstrip() for stage, what, before, after, note in rows
-    ]
-    lines += [f"{stage}: {summary[f'{stage}.state_path']}" for stage in ("sft", "preference", "rl")]
-    return "\n".join([*lines, f"{summary['seconds']:.0f} seconds"])
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"

@@ -1,0 +1,48 @@
+"""What the pipeline says at its end: summary.json, and the same as a table for a terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from mint.atomic_files import write_atomically
+
+SUMMARY_FILE = "summary.json"
+Summary = dict[str, Any]
+
+
+def write_summary(root: Path, summary: Summary) -> None:
+    """Write summary.json to the pipeline's folder."""
+    write_atomically(root / SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())
+
+
+def summary_table(summary: Summary) -> str:
+    """The summary as a table for a terminal."""
+    name = "gold" if "rl.gold_before" in summary else "reward"
+    nll_before, nll_after = summary["sft.nll_before"], summary["sft.nll_after"]
+    change = f"{nll_after / nll_before - 1:+.0%}" if nll_before and nll_after else ""
+    accuracy = summary["preference.test_pair_accuracy"]
+    stage_2_note = "" if summary["preference.state_path"] else "stage failed"
+    rows = [
+        ("SFT", "held-out NLL per token", _number(nll_before), _number(nll_after), change),
+        ("preference", "held-out pair accuracy", "", _number(accuracy), stage_2_note),
+        ("RL", f"{name} on held-out prompts", _number(summary.get(f"rl.{name}_before")),
+         _number(summary.get(f"rl.{name}_after")), "" if summary["rl.reward_source_prm"] else "rule-based reward"),
+        ("", f"preferred to SFT by {name}", "", _percent(summary.get(f"rl.{name}_win_rate")), ""),
+        ("", "KL to SFT, nats per reply", "", _number(summary.get("rl.kl_to_sft")), ""),
+    ]  # fmt: skip
+    lines = [f"{'stage':<12}{'measure':<28}{'before':>8}{'after':>8}  "]
+    lines += [
+        f"{stage:<12}{what:<28}{before:>8}{after:>8}  {note}".rstrip() for stage, what, before, after, note in rows
+    ]
+    lines += [f"{stage}: {summary[f'{stage}.state_path']}" for stage in ("sft", "preference", "rl")]
+    return "\n".join([*lines, f"{summary['seconds']:.0f} seconds"])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
