@@ -26,6 +26,26 @@ class SamplingClientEvaluator(ABC):
         """Metric name -> value."""
 
 
+class IterationEvaluator(ABC):
+    """Measures at iterations of its own choice and after the last one, and keeps what it found in files of the run's
+    folder, so that a resumed run goes on with it. For reinforcement learning; its metrics are logged as they are named.
+    """
+
+    @abstractmethod
+    def start(self, first_iteration: int) -> None:
+        """Called once the folder is the run's own: what was measured at this iteration and later is measured again."""
+
+    @abstractmethod
+    def is_due(self, iteration: int) -> bool:
+        """Whether to measure before this iteration."""
+
+    @abstractmethod
+    async def __call__(
+        self, training_client: mint.TrainingClient, sampling_client: mint.SamplingClient, iteration: int
+    ) -> dict[str, float]:
+        """Metric name -> value. sampling_client: a snapshot of the weights before the iteration."""
+
+
 Evaluator = TrainingClientEvaluator | SamplingClientEvaluator
 
 

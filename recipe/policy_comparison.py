@@ -6,36 +6,37 @@ Axes: _P prompts, _R replies to one prompt.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from envs.tournament import PairJudge, play_tournament
-from mint import types
 from mint.errors import InvalidRequest
-from mint.seeds import derive_seed
-from recipe.completers import MintTokenCompleter, TokensWithLogprobs
+from recipe.reply_sampling import Score, draw_replies, log_ratios, score_replies
 
 if TYPE_CHECKING:
     import mint
     from renderers import Message, Renderer
 
-Score = Callable[[list["Message"]], Awaitable[float]]
-"""A conversation that ends with the reply -> its score."""
+__all__ = ["PolicyComparison", "Score", "compare_policies", "judged_win_rate", "reply_win_rate", "win_rate"]
 
 
 @dataclass(frozen=True)
 class PolicyComparison:
     """before, after: mean score over all replies. win_rate: share of prompts whose mean score is higher after (a tie
-    counts one half). kl_per_reply, kl_per_token: KL(after || before) in nats, on replies drawn from after."""
+    counts one half). kl_per_reply, kl_per_token: KL(after || before) in nats, on replies drawn from after.
+    reply_win_rate: probability that one reply of after scores higher than one of before, ties counting one half.
+    scores_before_PR: what the replies of before scored, for others to be compared with."""
 
     before: float
     after: float
     win_rate: float
     kl_per_reply: float
     kl_per_token: float
+    reply_win_rate: float
+    scores_before_PR: np.ndarray
 
 
 async def compare_policies(
@@ -53,19 +54,22 @@ async def compare_policies(
     if not prompts:
         raise InvalidRequest("comparing policies needs at least one prompt")
     replies_before, replies_after = await asyncio.gather(
-        _draw(before, prompts, renderer, replies_per_prompt, max_tokens, seed),
-        _draw(after, prompts, renderer, replies_per_prompt, max_tokens, seed),
+        draw_replies(before, prompts, renderer, replies_per_prompt, max_tokens, seed, "comparison"),
+        draw_replies(after, prompts, renderer, replies_per_prompt, max_tokens, seed, "comparison"),
     )
     scores_before_PR, scores_after_PR = await asyncio.gather(
-        _score(replies_before, prompts, renderer, score), _score(replies_after, prompts, renderer, score)
+        score_replies(replies_before, prompts, renderer, score), score_replies(replies_after, prompts, renderer, score)
     )
-    kl_per_reply, kl_per_token = await _kl(before, prompts, renderer, replies_after)
+    log_ratios_flat = (await log_ratios(before, prompts, renderer, replies_after)).ravel()
+    num_tokens = sum(len(reply.tokens) for replies in replies_after for reply in replies)
     return PolicyComparison(
-        float(scores_before_PR.mean()),
-        float(scores_after_PR.mean()),
-        win_rate(scores_before_PR, scores_after_PR),
-        kl_per_reply,
-        kl_per_token,
+        before=float(scores_before_PR.mean()),
+        after=float(scores_after_PR.mean()),
+        win_rate=win_rate(scores_before_PR, scores_after_PR),
+        kl_per_reply=float(log_ratios_flat.mean()),
+        kl_per_token=float(log_ratios_flat.sum()) / num_tokens,
+        reply_win_rate=reply_win_rate(scores_before_PR, scores_after_PR),
+        scores_before_PR=scores_before_PR,
     )
 
 
@@ -84,7 +88,7 @@ async def judged_win_rate(
     One reply from each policy for each prompt, at temperature 1; equal replies draw.
     """
     drawn_before, drawn_after = await asyncio.gather(
-        *(_draw(client, prompts, renderer, 1, max_tokens, seed) for client in (before, after))
+        *(draw_replies(client, prompts, renderer, 1, max_tokens, seed, "comparison") for client in (before, after))
     )
     standings_P = await asyncio.gather(
         *(
@@ -101,57 +105,10 @@ def win_rate(scores_before_PR: np.ndarray, scores_after_PR: np.ndarray) -> float
     return float(np.where(difference_P > 0, 1.0, np.where(difference_P == 0, 0.5, 0.0)).mean())
 
 
-async def _draw(
-    client: mint.SamplingClient,
-    prompts: Sequence[list[Message]],
-    renderer: Renderer,
-    replies_per_prompt: int,
-    max_tokens: int,
-    seed: int,
-) -> list[list[TokensWithLogprobs]]:
-    complete, stop = MintTokenCompleter(client, max_tokens), renderer.get_stop_sequences()
-    flat = await asyncio.gather(
-        *(
-            complete(renderer.build_generation_prompt(prompt), stop, seed=derive_seed(seed, "comparison", i, r))
-            for i, prompt in enumerate(prompts)
-            for r in range(replies_per_prompt)
-        )
-    )
-    return [flat[i * replies_per_prompt : (i + 1) * replies_per_prompt] for i in range(len(prompts))]
+def reply_win_rate(scores_before_PR: np.ndarray, scores_after_PR: np.ndarray) -> float:
+    """Mean over the prompts of the share of pairs (a reply after, a reply before) that `after` wins; a tie is 1/2.
 
-
-async def _score(
-    replies_PR: list[list[TokensWithLogprobs]], prompts: Sequence[list[Message]], renderer: Renderer, score: Score
-) -> np.ndarray:
-    conversations = [
-        [*prompt, renderer.parse_response(reply.tokens)[0]]
-        for prompt, replies in zip(prompts, replies_PR, strict=True)
-        for reply in replies
-    ]
-    scores = await asyncio.gather(*(score(conversation) for conversation in conversations))
-    return np.asarray(scores, dtype=np.float64).reshape(len(prompts), -1)
-
-
-async def _kl(
-    reference: mint.SamplingClient,
-    prompts: Sequence[list[Message]],
-    renderer: Renderer,
-    replies_PR: list[list[TokensWithLogprobs]],
-) -> tuple[float, float]:
-    """The mean of log p_after - log p_before over replies drawn from after: an unbiased estimate of the KL."""
-
-    async def log_ratio(prompt_tokens: list[int], reply: TokensWithLogprobs) -> float:
-        tokens = types.ModelInput.from_ints(prompt_tokens + reply.tokens)
-        scored = await reference.compute_logprobs(tokens, prompt_logprobs_last_n=len(reply.tokens))
-        reference_logprobs = np.asarray(scored[len(prompt_tokens) :], dtype=np.float64)
-        return float(np.sum(reply.logprobs) - reference_logprobs.sum())
-
-    ratios = await asyncio.gather(
-        *(
-            log_ratio(renderer.build_generation_prompt(prompt).to_ints(), reply)
-            for prompt, replies in zip(prompts, replies_PR, strict=True)
-            for reply in replies
-        )
-    )
-    num_tokens = sum(len(reply.tokens) for replies in replies_PR for reply in replies)
-    return float(np.mean(ratios)), float(np.sum(ratios)) / num_tokens
+    The numbers of replies to a prompt may differ.
+    """
+    difference_PRR = scores_after_PR[:, :, None] - scores_before_PR[:, None, :]
+    return float((np.sign(difference_PRR) + 1).mean() / 2)

@@ -26,7 +26,7 @@ from recipe.checkpoint_utils import (
     open_training_client,
     save_checkpoint,
 )
-from recipe.evaluators import Evaluator
+from recipe.evaluators import Evaluator, IterationEvaluator
 from recipe.numeric_faults import NumericFaults
 from recipe.rl.asynchronous import Asynchronous
 from recipe.rl.config import Config
@@ -61,12 +61,13 @@ class RLResult:
 async def main(
     config: Config,
     service: mint.ServiceClient | None = None,
-    evaluators: Sequence[Evaluator] = (),
+    evaluators: Sequence[Evaluator | IterationEvaluator] = (),
     on_step: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> RLResult:
     """Run the stage, or go on with the run that is in log_path; a finished run returns at once.
 
-    service: the client to use; None makes one for config.base_url. evaluators: run whenever the test set is played.
+    service: the client to use; None makes one for config.base_url. evaluators: run whenever the test set is played,
+    or when they themselves say so.
     on_step: called after each iteration with its index and metrics.
     Raises InvalidRequest for bad settings before anything is sampled.
     """
@@ -103,15 +104,19 @@ async def main(
             reference_client,
             KLCoefficient(config.kl_penalty_coef, config.kl_penalty_config.adaptive, recorded),
             _test_set(config, test_dataset, reference_client),
-            evaluators,
+            [evaluator for evaluator in evaluators if not isinstance(evaluator, IterationEvaluator)],
             FaultWindow(config.env_faults, recorded),
+            [evaluator for evaluator in evaluators if isinstance(evaluator, IterationEvaluator)],
         )
+        for evaluator in run.iteration_evaluators:
+            evaluator.start(start)
         save = partial(save_checkpoint, training_client, log_path=config.log_path, identity=identity)
         async with aclosing(_loop_mode(run, start, recorded)) as mode:
             for iteration in range(start, num_iterations):
                 metrics: dict[str, Any] = {"learning_rate": run.adam_params(iteration).learning_rate}
                 if config.eval_every > 0 and iteration % config.eval_every == 0:
                     metrics |= await run.evaluate(iteration)
+                metrics |= await run.evaluate_iteration(iteration)
                 try:
                     await mode.run_iteration(iteration, metrics)
                 except NonFiniteError as error:
@@ -125,7 +130,7 @@ async def main(
                     await save(f"{done:06d}", step=done, ttl_seconds=config.ttl_seconds, loop_state=loop_state)
 
         last_step = max(start, num_iterations)
-        if metrics := await run.evaluate(last_step):
+        if metrics := await run.evaluate(last_step) | await run.evaluate_iteration(last_step):
             log.metrics({**metrics, "progress/done_frac": 1.0}, step=last_step)
         record = await save(FINAL_NAME, step=last_step, loop_state=faults.loop_state() | run.loop_state())
     return _result(config, record)
