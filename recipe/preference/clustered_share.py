@@ -41,7 +41,7 @@ def clustered_share(hits_N: Sequence[float], prompts_N: Sequence[Hashable]) -> S
 
 def effective_num_pairs(hits_N: Sequence[float], prompts_N: Sequence[Hashable]) -> float:
     """N divided by the design effect: the variance of the mean with pairs of one prompt taken together, over the
-    variance p(1 − p)/N of as many independent pairs.
+    variance p(1 − p)/(N − 1) of as many independent pairs.
 
     Rao and Scott (1992), "A simple method for the analysis of clustered binary data". Never above N. It is the number
     of prompts where the design effect cannot be measured: below MIN_PROMPTS_TO_MEASURE_CLUSTERING, and where all pairs
@@ -57,5 +57,5 @@ def effective_num_pairs(hits_N: Sequence[float], prompts_N: Sequence[Hashable]) 
         return num_prompts
     between = math.fsum(math.fsum(of_prompt) ** 2 for of_prompt in residuals.values())
     clustered_variance = num_prompts / (num_prompts - 1) * between / num_pairs**2
-    design_effect = clustered_variance / (share * (1 - share) / num_pairs)
+    design_effect = clustered_variance / (share * (1 - share) / (num_pairs - 1))
     return num_pairs / max(design_effect, 1.0)
