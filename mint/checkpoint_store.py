@@ -13,6 +13,7 @@ expires.json, outside what the manifest covers. No torch here.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
 import time
@@ -34,6 +35,8 @@ from mint.checkpoint_manifest import (
 )
 from mint.checkpoint_path import KINDS, CheckpointPath, check_name, is_name
 from mint.errors import CheckpointError, InvalidRequest, NotFound, nearest_name
+
+logger = logging.getLogger(__name__)
 
 RUN_NAME = "run.json"
 
@@ -105,15 +108,24 @@ class CheckpointStore:
             base_model, lora = str(values["base_model"]), LoraShape(**values["lora"])
             created_at, user_metadata = float(values["created_at"]), values["user_metadata"]
         except (ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"training run {run_id!r}: {RUN_NAME} is damaged ({error!r})") from error
+            raise CheckpointError(
+                f"training run {run_id!r}: {folder / RUN_NAME} is damaged ({error!r}); restore that file, or delete "
+                "its folder"
+            ) from error
         checkpoints = tuple(self.checkpoints(run_id))
         last_request_at = max([created_at, *(checkpoint.created_at for checkpoint in checkpoints)])
         return RunInfo(run_id, base_model, lora, last_request_at, user_metadata, checkpoints)
 
     def runs(self) -> list[RunInfo]:
-        """All runs, the most recently used first."""
-        folders = [folder for folder in _named_folders(self.runs_folder) if (folder / RUN_NAME).is_file()]
-        return sorted((self.run(folder.name) for folder in folders), key=lambda run: (-run.last_request_at, run.run_id))
+        """All runs, the most recently used first. One whose run.json is damaged is left out, with a warning."""
+        found: list[RunInfo] = []
+        for folder in _named_folders(self.runs_folder):
+            if (folder / RUN_NAME).is_file():
+                try:
+                    found.append(self.run(folder.name))
+                except CheckpointError as error:
+                    logger.warning("%s; it is not listed", error)
+        return sorted(found, key=lambda run: (-run.last_request_at, run.run_id))
 
     @contextmanager
     def writing(

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from typing import Any
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the script at once, and without a traceback
 
 import mint
 from mint import types

@@ -40,6 +40,19 @@ def test_runs_are_listed_with_their_base_model(store: CheckpointStore, capsys: p
     assert row.split()[:4] == ["run-1", "mint-tiny", "8", "1"]
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"base_model": "mint-tiny"}'])
+def test_a_damaged_run_is_named_and_the_others_are_listed(store: CheckpointStore, content: str) -> None:
+    damaged = store.runs_folder / "run-0" / "run.json"
+    damaged.parent.mkdir()
+    damaged.write_text(content, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mint.cli", "--home", str(store.home), "runs"],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["run", "run-1"]
+    assert f"training run 'run-0': {damaged} is damaged" in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_show_prints_the_manifest_after_checking_every_file(
     store: CheckpointStore, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,20 @@ def test_a_few_steps_run_on_another_model_and_leave_two_checkpoints(tiny_model_d
     assert len(accuracies(output)) == 3
     saved = re.findall(r"mint://\w+/weights/(quickstart-\w+)", output)
     assert saved == ["quickstart-sft", "quickstart-rl"]
+
+
+def test_ctrl_c_ends_it_without_a_traceback(tiny_model_dir: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MINT_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    environment |= {"MINT_BASE_MODEL": str(tiny_model_dir), "MINT_LORA_RANK": "4", "MINT_SFT_STEPS": "100000"}
+    process = subprocess.Popen(
+        [sys.executable, "recipes/quickstart.py"], cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert process.stdout is not None and "held-out accuracy" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    errors = process.communicate(timeout=30)[1]
+    assert process.returncode == -signal.SIGINT
+    assert "Traceback" not in errors and "KeyboardInterrupt" not in errors
 
 
 @pytest.mark.slow
