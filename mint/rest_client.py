@@ -133,6 +133,15 @@ class RestClient:
     def _verify(self, tinker_path: str) -> None:
         self._store.verify(tinker_path)
 
+    def get_weights_sha256_by_tinker_path(self, tinker_path: str) -> APIFuture[str]:
+        """SHA-256 of the adapter's weights as they were saved, in hexadecimal: equal for equal weights, whatever the
+        checkpoint is called. Only here: a server does not tell."""
+        return _done(lambda: self._store.manifest(tinker_path).files["adapter_model.safetensors"].sha256)
+
+    async def get_weights_sha256_by_tinker_path_async(self, tinker_path: str) -> str:
+        """Async form of `get_weights_sha256_by_tinker_path`."""
+        return await self.get_weights_sha256_by_tinker_path(tinker_path)
+
     def list_checkpoints(self, training_run_id: str) -> APIFuture[types.CheckpointsListResponse]:
         """The checkpoints of one training run, both kinds, the oldest first."""
 

@@ -12,6 +12,7 @@ import chz
 from envs.data_rows import read_rows
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
+from recipe.data_digest import digest_of_json
 from recipe.preference.pair_rows import PairColumns, pair_from_row
 from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair, PreferenceSplit, prompt_key
 
@@ -103,6 +104,13 @@ def split_by_prompt(pairs: Sequence[PreferencePair], held_out_share: float, seed
         train=[pair for pair in pairs if prompt_key(pair.prompt) not in held_out],
         held_out=[pair for pair in pairs if prompt_key(pair.prompt) in held_out],
     )
+
+
+def pairs_sha256(train: Sequence[PreferencePair], held_out: Sequence[PreferencePair]) -> str:
+    """SHA-256 of all pairs, in order; where each comes from (`origin`) does not count."""
+    shown = ("prompt", "chosen", "rejected", "source", "strength", "is_tie")
+    parts = [[{name: getattr(pair, name) for name in shown} for pair in pairs] for pairs in (train, held_out)]
+    return digest_of_json(*parts)
 
 
 def batch_of_step(num_pairs: int, batch_size: int, step: int, seed: int) -> list[int]:

@@ -76,6 +76,8 @@ class PreferenceScorer:
         self.renderer = renderer
         self.readout = readout
         self.scale = scale or RewardScale()
+        # What it was read from, so that a stage rewarded by it can tell whether it has changed.
+        self.checkpoint_paths: list[str] = []
 
     @classmethod
     def from_checkpoint(
@@ -89,13 +91,15 @@ class PreferenceScorer:
         scale: RewardScale | None = None,
     ) -> PreferenceScorer:
         """The scorer with the weights at `sampler_path` (a mint:// path of sampler weights)."""
-        return cls(
+        scorer = cls(
             service.create_sampling_client(model_path=sampler_path),
             get_renderer(renderer_name, get_tokenizer(model_name)),
             readout,
             base_client=service.create_sampling_client(base_model=model_name) if readout.subtracts_base else None,
             scale=scale,
         )
+        scorer.checkpoint_paths = [sampler_path]
+        return scorer
 
     async def score(self, conversation: Sequence[Message]) -> float:
         """The scaled reward of the conversation's last message, an assistant reply."""

@@ -23,12 +23,12 @@ import torch
 from mint import types
 from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
-from recipe import checkpoint_utils
+from recipe import checkpoint_utils, stage_manifest
 from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
 from recipe.model_info import get_context_length, resolve_renderer_name
 from recipe.numeric_faults import NonFiniteConfig, NumericFaults, step_outcome
 from recipe.optimizer_config import AdamConfig
-from recipe.preference.data import batch_of_step, num_batches
+from recipe.preference.data import batch_of_step, num_batches, pairs_sha256
 from recipe.preference.losses import bradley_terry, pair_statistics
 from recipe.preference.pair_evaluation import PairEvaluation
 from recipe.preference.readouts import Readout, Verdict
@@ -149,11 +149,16 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
     batch_size = config.dataset_builder.examples.batch_size
     num_steps = config.num_epochs * num_batches(len(train.pairs), batch_size)
     num_steps = num_steps if config.max_steps is None else min(num_steps, config.max_steps)
+    digest = pairs_sha256([pair.pair for pair in train.pairs], [pair.pair for pair in test.pairs])
+    manifest = await stage_manifest.open_manifest(
+        "preference", config, identity, renderer, digest, service, record=record
+    )
     if record is not None and record.is_final and record.step >= num_steps:
-        return await _finish(config, record, test, service)
+        return await _finish(config, manifest, record, test, service)
     first_step = record.step if record is not None else 0
 
     with RunLog(config.log_path, config=config, resume_step=first_step if record is not None else None) as log:
+        stage_manifest.begin(config.log_path, manifest)
         client = await checkpoint_utils.open_training_client(
             service,
             identity,
@@ -207,7 +212,7 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
         record = await save(
             checkpoint_utils.FINAL_NAME, step=done_steps, loop_state={**faults.loop_state(), SCORER_KEY: scorer}
         )
-    return await _finish(config, record, test, service)
+    return await _finish(config, manifest, record, test, service)
 
 
 def load_pairs(
@@ -266,7 +271,11 @@ def _service_from_environment() -> mint.ServiceClient:
 
 
 async def _finish(
-    config: Config, record: CheckpointRecord, test: RenderedPairs, service: mint.ServiceClient
+    config: Config,
+    manifest: stage_manifest.StageManifest,
+    record: CheckpointRecord,
+    test: RenderedPairs,
+    service: mint.ServiceClient,
 ) -> PreferenceResult:
     """The report card, made here where the folder has none of this step, and the result."""
     await write_report_card(
@@ -277,6 +286,7 @@ async def _finish(
         step=record.step,
         config=config.report_card,
     )
+    stage_manifest.complete(config.log_path, manifest, record)
     return _result(config.log_path, record)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import mint
 from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
+from recipe import stage_manifest
 from recipe.checkpoint_utils import (
     FINAL_NAME,
     CheckpointRecord,
@@ -30,6 +31,7 @@ from recipe.evaluators import Evaluator, IterationEvaluator
 from recipe.numeric_faults import NumericFaults
 from recipe.rl.asynchronous import Asynchronous
 from recipe.rl.config import Config
+from recipe.rl.dataset_digest import reward_paths, rl_data_sha256
 from recipe.rl.env_faults import FaultWindow
 from recipe.rl.evaluation import RLTestSetEvaluator
 from recipe.rl.kl import KLReferenceConfig
@@ -41,6 +43,8 @@ from recipe.rl.run import Run
 from recipe.rl.streaming import Streaming
 from recipe.rl.types import RLDataset
 from recipe.run_log import RunLog, read_metrics
+from recipe.tokenizer_utils import get_tokenizer
+from renderers import get_renderer
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +71,7 @@ async def main(
     """Run the stage, or go on with the run that is in log_path; a finished run returns at once.
 
     service: the client to use; None makes one for config.base_url. evaluators: run whenever the test set is played,
-    or when they themselves say so.
-    on_step: called after each iteration with its index and metrics.
+    or when they say so themselves. on_step: called after each iteration with its index and metrics.
     Raises InvalidRequest for bad settings before anything is sampled.
     """
     renderer_name = getattr(config.dataset_builder, "renderer_name", None)
@@ -80,11 +83,19 @@ async def main(
     if "dataset" in recorded:
         train_dataset.load_state_dict(recorded["dataset"])
     num_iterations = _num_iterations(config, train_dataset)
+    digest, what = rl_data_sha256(config.dataset_builder, train_dataset, test_dataset)
+    renderer = get_renderer(renderer_name, get_tokenizer(config.model_name)) if renderer_name else None
+    manifest = await stage_manifest.open_manifest(
+        "rl", config, identity, renderer, digest, service_client, record=record,
+        reward_paths=reward_paths(config.dataset_builder), data_is_hashed_by=what,
+    )  # fmt: skip
     if record is not None and record.is_final and start >= num_iterations:
+        stage_manifest.complete(config.log_path, manifest, record)
         logger.info("%s holds a finished run of %d iterations", config.log_path, start)
         return _result(config, record)
 
     with RunLog(config.log_path, config=config, resume_step=start if record else None) as log:
+        stage_manifest.begin(config.log_path, manifest)
         training_client = await open_training_client(
             service_client,
             identity,
@@ -104,19 +115,15 @@ async def main(
             reference_client,
             KLCoefficient(config.kl_penalty_coef, config.kl_penalty_config.adaptive, recorded),
             _test_set(config, test_dataset, reference_client),
-            [evaluator for evaluator in evaluators if not isinstance(evaluator, IterationEvaluator)],
+            evaluators,
             FaultWindow(config.env_faults, recorded),
-            [evaluator for evaluator in evaluators if isinstance(evaluator, IterationEvaluator)],
         )
-        for evaluator in run.iteration_evaluators:
-            evaluator.start(start)
+        run.start_evaluators(start)
         save = partial(save_checkpoint, training_client, log_path=config.log_path, identity=identity)
         async with aclosing(_loop_mode(run, start, recorded)) as mode:
             for iteration in range(start, num_iterations):
                 metrics: dict[str, Any] = {"learning_rate": run.adam_params(iteration).learning_rate}
-                if config.eval_every > 0 and iteration % config.eval_every == 0:
-                    metrics |= await run.evaluate(iteration)
-                metrics |= await run.evaluate_iteration(iteration)
+                metrics |= await run.evaluate(iteration)
                 try:
                     await mode.run_iteration(iteration, metrics)
                 except NonFiniteError as error:
@@ -130,9 +137,10 @@ async def main(
                     await save(f"{done:06d}", step=done, ttl_seconds=config.ttl_seconds, loop_state=loop_state)
 
         last_step = max(start, num_iterations)
-        if metrics := await run.evaluate(last_step) | await run.evaluate_iteration(last_step):
+        if metrics := await run.evaluate(last_step):
             log.metrics({**metrics, "progress/done_frac": 1.0}, step=last_step)
         record = await save(FINAL_NAME, step=last_step, loop_state=faults.loop_state() | run.loop_state())
+    stage_manifest.complete(config.log_path, manifest, record)
     return _result(config, record)
 
 

@@ -17,6 +17,7 @@ from mint import types
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
 from recipe.conversation_files import Conversation, ConversationColumns, check_conversation, read_conversations
+from recipe.data_digest import Digest, add_datum
 from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
 from renderers import Message, Renderer, TrainOnWhat
 
@@ -278,3 +279,16 @@ def _render_one(conversation: Conversation, config: SFTExampleConfig, renderer: 
             "with trainable=True for 'customized'"
         )
     return Example(tokens_T, weights_T)
+
+
+def data_sha256(train: SupervisedDataset, test: SupervisedDataset | None) -> str:
+    """SHA-256 of all examples, as datums: those to train on, in an order of the dataset's own, and those held out."""
+    digest = Digest()
+    train.set_epoch(0)
+    for dataset in (train, test):
+        digest.add(b"no examples" if dataset is None else b"examples")
+        for i_batch in range(len(dataset) if dataset is not None else 0):
+            assert dataset is not None
+            for datum in dataset.get_batch(i_batch):
+                add_datum(digest, datum)
+    return digest.hexdigest()

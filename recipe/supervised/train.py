@@ -17,7 +17,7 @@ import chz
 from mint import types
 from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
-from recipe import checkpoint_utils
+from recipe import checkpoint_utils, stage_manifest
 from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
 from recipe.evaluators import Evaluator, run_evaluators
 from recipe.model_info import get_context_length, resolve_renderer_name
@@ -25,6 +25,7 @@ from recipe.numeric_faults import NonFiniteConfig, NumericFaults, step_outcome
 from recipe.optimizer_config import AdamConfig
 from recipe.run_log import RunLog, read_metrics
 from recipe.schedules import LRSchedule, check_learning_rate, scheduled_learning_rate
+from recipe.supervised.data import data_sha256
 from recipe.supervised.nll import NLLEvaluator, mean_normalised, summed_nll, total_weight
 from recipe.supervised.types import SupervisedDataset, SupervisedDatasetBuilder
 from recipe.tokenizer_utils import get_tokenizer
@@ -117,13 +118,17 @@ async def main(
     dataset, test_dataset = config.dataset_builder(renderer, await get_context_length(service, config.model_name))
     num_steps = config.num_epochs * len(dataset)
     num_steps = num_steps if config.max_steps is None else min(num_steps, config.max_steps)
+    manifest = await stage_manifest.open_manifest(
+        "sft", config, identity, renderer, data_sha256(dataset, test_dataset), service, record=record
+    )
     if record is not None and record.is_final and record.step >= num_steps:
-        return _result(config.log_path, record)
+        return _finish(config, manifest, record)
     if test_dataset is not None:
         evaluators = [NLLEvaluator(test_dataset), *evaluators]
     first_step = record.step if record is not None else 0
 
     with RunLog(config.log_path, config=config, resume_step=first_step if record is not None else None) as log:
+        stage_manifest.begin(config.log_path, manifest)
         client = await checkpoint_utils.open_training_client(
             service,
             identity,
@@ -167,7 +172,7 @@ async def main(
         if evaluators:
             log.metrics(await run_evaluators(evaluators, client) | {"progress/done_frac": 1.0}, step=done_steps)
         record = await save(checkpoint_utils.FINAL_NAME, step=done_steps, loop_state=faults.loop_state())
-    return _result(config.log_path, record)
+    return _finish(config, manifest, record)
 
 
 class BatchCursor:
@@ -209,6 +214,11 @@ def _service_from_environment() -> mint.ServiceClient:
     import mint
 
     return mint.ServiceClient()
+
+
+def _finish(config: Config, manifest: stage_manifest.StageManifest, record: CheckpointRecord) -> SFTResult:
+    stage_manifest.complete(config.log_path, manifest, record)
+    return _result(config.log_path, record)
 
 
 def _result(log_path: str, record: CheckpointRecord) -> SFTResult:
