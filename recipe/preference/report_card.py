@@ -26,6 +26,7 @@ from mint.seeds import derive_seed
 from recipe.preference.clustered_share import ShareEstimate, clustered_share
 from recipe.preference.examined_scorer import ExaminedScorer, scores_by_conversation
 from recipe.preference.length_balance import length_balanced
+from recipe.preference.losses import wilson_interval
 from recipe.preference.probes import PROBES, Probe, probes_of
 from recipe.preference.reliability import brier_score, expected_calibration_error, hit, reliability_bins
 from recipe.preference.scorer import ScorerSpec
@@ -52,7 +53,8 @@ class ReportCardConfig:
     is_on: bool = True
     # Held-out prompts whose chosen reply is degraded in each way; 0: no probes.
     max_probe_prompts: int = 64
-    # A probe passes where at least this share of the degraded replies scores below the chosen ones.
+    # This share of the degraded replies should score below the chosen ones. A probe fails where the whole 95 % interval
+    # of its share is lower, so not for bad luck with a few prompts.
     min_probe_share: float = 0.8
     # Held-out pairs that are judged again in each other wording of the judge's question; 0: none.
     max_reworded_pairs: int = 64
@@ -245,11 +247,14 @@ def _probes(probes: Sequence[Probe], scores: dict[str, float], per_score: float,
         ]
         if margins:
             share = sum(margin > 0 for margin in margins) / len(margins)
+            low, high = wilson_interval(share, len(margins))
             results[name] = {
                 "share_passed": share,
+                "low": low,
+                "high": high,
                 "mean_margin": math.fsum(margins) / len(margins),
                 "num": len(margins),
-                "passed": share >= min_share,
+                "passed": high >= min_share,
             }
     return results
 
