@@ -40,10 +40,9 @@ class Run:
     # Changes as the run goes on where the config asks for that.
     kl_coefficient: KLCoefficient
     test_set: RLTestSetEvaluator | None
-    evaluators: Sequence[Evaluator]
+    evaluators: Sequence[Evaluator | IterationEvaluator]
     # The groups of the latest iterations that environments let down.
     env_faults: FaultWindow
-    iteration_evaluators: Sequence[IterationEvaluator] = ()
 
     def adam_params(self, iteration: int) -> mint.types.AdamParams:
         """Adam's settings, with the learning rate of that iteration."""
@@ -126,8 +125,17 @@ class Run:
         )
 
     async def evaluate(self, iteration: int) -> dict[str, Any]:
-        """The metrics of the test set and of all evaluators, for the weights as they are; {} where there are none."""
-        if self.config.eval_every == 0 or (self.test_set is None and not self.evaluators):
+        """The metrics of everything that is to measure the weights before this iteration; after the last one all is."""
+        every, is_last = self.config.eval_every, iteration >= self.num_iterations
+        is_due = every > 0 and (is_last or iteration % every == 0)
+        metrics = await self._evaluate_test_set(iteration) if is_due else {}
+        due = [evaluator for evaluator in self._iteration_evaluators() if is_last or evaluator.is_due(iteration)]
+        return metrics | await self._evaluate_iteration(due, iteration)
+
+    async def _evaluate_test_set(self, iteration: int) -> dict[str, Any]:
+        """The metrics of the test set and of the evaluators that go with it; {} where there are none."""
+        evaluators = [one for one in self.evaluators if not isinstance(one, IterationEvaluator)]
+        if self.test_set is None and not evaluators:
             return {}
         started = time.perf_counter()
         metrics: dict[str, Any] = {}
@@ -136,13 +144,16 @@ class Run:
             metrics, rollouts = await self.test_set.evaluate(sampling_client)
             self.export(f"test_{iteration:06d}", rollouts.groups_P, rollouts.faults)
             self.test_set.check_faults(rollouts, f"test_{iteration:06d}")
-        metrics |= await run_evaluators(self.evaluators, self.training_client)
+        metrics |= await run_evaluators(evaluators, self.training_client)
         return {**metrics, "time/evaluation": time.perf_counter() - started}
 
-    async def evaluate_iteration(self, iteration: int) -> dict[str, Any]:
-        """The metrics of the iteration evaluators that are due; after the last iteration all of them are."""
-        is_last = iteration >= self.num_iterations
-        due = [evaluator for evaluator in self.iteration_evaluators if is_last or evaluator.is_due(iteration)]
+    def start_evaluators(self, first_iteration: int) -> None:
+        """Tell the iteration evaluators where the run begins, once its folder is its own."""
+        for evaluator in self._iteration_evaluators():
+            evaluator.start(first_iteration)
+
+    async def _evaluate_iteration(self, due: Sequence[IterationEvaluator], iteration: int) -> dict[str, Any]:
+        """The metrics of these, measured on one snapshot."""
         if not due:
             return {}
         started = time.perf_counter()
@@ -151,3 +162,6 @@ class Run:
         for evaluator in due:
             metrics |= await evaluator(self.training_client, sampling_client, iteration)
         return {**metrics, "time/iteration_evaluation": time.perf_counter() - started}
+
+    def _iteration_evaluators(self) -> list[IterationEvaluator]:
+        return [evaluator for evaluator in self.evaluators if isinstance(evaluator, IterationEvaluator)]

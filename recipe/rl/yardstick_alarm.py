@@ -13,7 +13,7 @@ best earlier checkpoint, both significantly: what the reward likes best is now t
 no alarm: replies that all are good are hard to order for any score.) One-sided tests of Fisher's z with Spearman's
 standard error (Fieller, Hartley and Pearson 1957), which count prompts, not replies: replies to one prompt are alike.
 
-Axes: _P prompts.
+Axes: _P prompts, _R replies to one prompt.
 """
 
 from __future__ import annotations
