@@ -101,8 +101,8 @@ def _shingles(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.intp
     # Each text begins with a byte that no text has, and ends with so many zeros that no window reaches the next one.
     parts = [b"\x01" + text.encode("utf-8", "surrogatepass") + bytes(_WINDOW) for text in texts]
     buffer = b"".join(parts)
-    ends = np.cumsum([len(part) for part in parts])
-    begins = ends - [len(part) for part in parts]
+    sizes = np.array([len(part) for part in parts], dtype=np.intp)
+    begins = np.cumsum(sizes) - sizes
     bytes_ = np.frombuffer(buffer, dtype=np.uint8)
     num_windows = len(buffer) - _WINDOW + 1
     words = np.ndarray((len(buffer) - 7,), dtype="<u8", buffer=buffer, strides=(1,))
@@ -137,4 +137,4 @@ def _is_repeated(keys: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return counts[inverse] > 1
 
 
-_IS_WORD_BYTE = np.array([chr(byte).isalnum() and byte < 128 for byte in range(256)])
+_IS_WORD_BYTE = np.array([chr(byte).isalnum() and byte < 128 for byte in range(256)], dtype=np.bool_)
