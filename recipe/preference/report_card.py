@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -29,6 +30,8 @@ from recipe.preference.length_balance import length_balanced
 from recipe.preference.losses import wilson_interval
 from recipe.preference.probes import PROBES, Probe, probes_of
 from recipe.preference.reliability import brier_score, expected_calibration_error, hit, reliability_bins
+from recipe.preference.report_card_text import one_line
+from recipe.preference.rewardbench import section_averages
 from recipe.preference.scorer import ScorerSpec
 from recipe.preference.surface_features import FEATURES, pearson, spearman, surface_features
 from recipe.preference.types import PreferencePair, prompt_key
@@ -100,6 +103,7 @@ async def write_report_card(
     card = {"step": step, **await examine(examined, held_out_pairs, config)}
     document = json.dumps(card, indent=2, ensure_ascii=False) + "\n"
     await asyncio.to_thread(write_atomically, folder / CARD_FILE, document.encode())
+    print(one_line(card), flush=True)
     return card
 
 
@@ -169,6 +173,19 @@ async def examine(
     )
 
 
+async def examine_rewardbench(examined: ExaminedScorer, pairs: Sequence[PreferencePair]) -> Card:
+    """by_subset: subset -> accuracy with its interval; sections: RewardBench's averages; num_too_long: pairs left out.
+
+    pairs: as `read_rewardbench` gives them. Equal scores count half, where RewardBench counts them as wrong.
+    """
+    fitting = [pair for pair in pairs if examined.fits(pair.chosen_conversation, pair.rejected_conversation)]
+    conversations = [conversation for pair in fitting for conversation in _conversations_of(pair)]
+    scores = await scores_by_conversation(examined.scorer, conversations)
+    by_subset = _accuracies_by_source(fitting, [_margin(pair, scores) for pair in fitting])
+    sections = section_averages(by_subset)
+    return _rounded({"by_subset": by_subset, "sections": sections, "num_too_long": len(pairs) - len(fitting)})
+
+
 def _accuracies(pairs_N: Sequence[PreferencePair], margins_N: Sequence[float]) -> Card:
     """Every accuracy of the card: overall, of length alone, by source, and where length says nothing."""
     prompts_N = [prompt_key(pair.prompt) for pair in pairs_N]
@@ -178,16 +195,42 @@ def _accuracies(pairs_N: Sequence[PreferencePair], margins_N: Sequence[float]) -
     def accuracy(positions: Sequence[int]) -> Card:
         return asdict(clustered_share([hit(margins_N[i]) for i in positions], [prompts_N[i] for i in positions]))
 
-    sources = sorted({pair.source for pair in pairs_N if pair.source is not None})
     length_only: ShareEstimate = clustered_share([hit(longer_by) for longer_by in longer_by_N], prompts_N)
     return {
         "accuracy": accuracy(range(len(pairs_N))),
         "length_only_accuracy": asdict(length_only),
+        "beats_length_only": asdict(_beats_length_only(margins_N, longer_by_N, prompts_N)),
         "length_balanced": accuracy(length_balanced(longer_by_N, keys_N)),
-        "by_source": {
-            source: accuracy([i for i, pair in enumerate(pairs_N) if pair.source == source]) for source in sources
-        },
+        "by_source": _accuracies_by_source(pairs_N, margins_N),
     }
+
+
+def _beats_length_only(
+    margins_N: Sequence[float], longer_by_N: Sequence[int], prompts_N: Sequence[str]
+) -> ShareEstimate:
+    """Of the pairs that the model and length alone order differently, the share that the model orders rightly: above
+    one half where it knows more than length does. Length alone is "the longer is better" or "the shorter", whichever is
+    right more often here.
+
+    The same pairs for both, as in the test of McNemar (1947), "Note on the sampling error of the difference between
+    correlated proportions or percentages".
+    """
+    lengths_N = [hit(longer_by) for longer_by in longer_by_N]
+    if sum(lengths_N) < len(lengths_N) / 2:
+        lengths_N = [1 - by_length for by_length in lengths_N]
+    gains_N = [hit(margin) - by_length for margin, by_length in zip(margins_N, lengths_N, strict=True)]
+    decided = [i for i, gain in enumerate(gains_N) if gain != 0]
+    return clustered_share([float(gains_N[i] > 0) for i in decided], [prompts_N[i] for i in decided])
+
+
+def _accuracies_by_source(pairs_N: Sequence[PreferencePair], margins_N: Sequence[float]) -> Card:
+    hits_of: dict[str, list[float]] = defaultdict(list)
+    prompts_of: dict[str, list[str]] = defaultdict(list)
+    for pair, margin in zip(pairs_N, margins_N, strict=True):
+        if pair.source is not None:
+            hits_of[pair.source].append(hit(margin))
+            prompts_of[pair.source].append(prompt_key(pair.prompt))
+    return {source: asdict(clustered_share(hits_of[source], prompts_of[source])) for source in sorted(hits_of)}
 
 
 def _correlations(pairs: Sequence[PreferencePair], scores: dict[str, float]) -> Card:
