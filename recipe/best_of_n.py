@@ -10,7 +10,7 @@ since the i-th is the best of C(i - 1, k - 1) of the C(n, k) subsets. Among equa
 values count with their mean. KL(best-of-k || policy) is at most log k - (k - 1) / k nats (Stiennon et al.,
 arXiv:2009.01325; that it is a bound: Beirami et al., arXiv:2401.01879).
 
-Axes: _P prompts, _N replies to one prompt, _K sizes of best-of-k from 1 to N.
+Axes: _P prompts, _N replies to one prompt, _R an opponent's replies to it, _K sizes of best-of-k from 1 to N.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import asyncio
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -66,9 +65,9 @@ class BestOfN:
         wins_PN = (np.sign(self.value_PN[:, :, None] - opponent_PR[:, None, :]) + 1).mean(axis=2) / 2
         return self._mean_over_prompts(wins_PN)
 
-    def size_at_cost(self, num_tokens: float) -> int:
-        """The largest k whose replies to all these prompts have no more than `num_tokens` tokens; 0 where none has."""
-        return min(self.n, int(num_tokens // (self.tokens_per_reply * len(self.value_PN))))
+    def replies_at_cost(self, num_tokens: float, num_prompts: int) -> int:
+        """How many replies to each of so many prompts `num_tokens` tokens pay for; may be more than n."""
+        return int(num_tokens // (self.tokens_per_reply * num_prompts))
 
     def _mean_over_prompts(self, value_PN: np.ndarray) -> np.ndarray:
         pairs = zip(self.selector_PN, value_PN, strict=True)
@@ -102,19 +101,47 @@ async def draw_best_of_n(
     return BestOfN(selector_PN, value_PN, num_tokens / value_PN.size)
 
 
+def best_of_n_summary(
+    best: BestOfN, value_name: str, opponent_PR: np.ndarray, rl_tokens: float, num_prompts: int
+) -> dict[str, Any]:
+    """best_of_n.* of the pipeline's summary (docs/metrics.md).
+
+    opponent_PR: values of other replies of the same policy to the same prompts. rl_tokens: what RL sampled to train.
+    num_prompts: those that the trained policy then answers, once each.
+    """
+    equal_n = best.replies_at_cost(rl_tokens, num_prompts) + 1
+    values_K, win_rates_K = best.values_K(), best.win_rates_K(opponent_PR)
+    summary: dict[str, Any] = {
+        "best_of_n.n": best.n,
+        f"best_of_n.{value_name}": float(values_K[-1]),
+        f"best_of_n.{value_name}_reply_win_rate": float(win_rates_K[-1]),
+        "best_of_n.kl_bound": best_of_n_kl_bound(best.n),
+        "best_of_n.tokens_per_prompt": best.tokens_per_reply * best.n,
+        "best_of_n.rl_tokens": rl_tokens,
+        "best_of_n.equal_tokens_n": equal_n,
+    }
+    if equal_n <= best.n:
+        summary |= {
+            f"best_of_n.{value_name}_at_equal_tokens": float(values_K[equal_n - 1]),
+            f"best_of_n.{value_name}_reply_win_rate_at_equal_tokens": float(win_rates_K[equal_n - 1]),
+        }
+    return summary
+
+
 def best_of_k_values(selector_N: np.ndarray, value_N: np.ndarray) -> np.ndarray:
     """values_K: the value of the reply that the selector likes best among k, the mean over all subsets of size k."""
     if selector_N.shape != value_N.shape or selector_N.ndim != 1 or not len(selector_N):
         raise InvalidRequest(f"scores of shapes {selector_N.shape} and {value_N.shape}: one of each for every reply")
     scores, group_N = np.unique(selector_N, return_inverse=True)
     mean_value = np.asarray([value_N[group_N == i].mean() for i in range(len(scores))])
-    num_up_to = np.cumsum(np.bincount(group_N)).tolist()
+    num_up_to = np.concatenate([[0.0], np.cumsum(np.bincount(group_N))])
     n = len(value_N)
+    # The share of subsets that lie within the m lowest, C(m, k) / C(n, k), from that of one element less.
+    share_up_to = np.ones(len(num_up_to))
     values_K: list[float] = []
     for k in range(1, n + 1):
-        subsets_up_to = [math.comb(m, k) for m in [0, *num_up_to]]
-        shares = [(b - a) / math.comb(n, k) for a, b in pairwise(subsets_up_to)]
-        values_K.append(float(np.dot(shares, mean_value)))
+        share_up_to = share_up_to * np.maximum(num_up_to - k + 1, 0.0) / (n - k + 1)
+        values_K.append(float(np.dot(np.diff(share_up_to), mean_value)))
     return np.asarray(values_K)
 
 
