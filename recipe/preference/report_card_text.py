@@ -42,12 +42,12 @@ def rewardbench_text(result: Card, title: str, palette: Palette) -> str:
 
 def findings(card: Card) -> list[str]:
     """What a reader of the card should not miss, most serious first; [] where all is well."""
-    accuracy, length_only, balanced = card["accuracy"], card["length_only_accuracy"], card["length_balanced"]
+    accuracy, beats_length, balanced = card["accuracy"], card["beats_length_only"], card["length_balanced"]
     found: list[str] = []
     if accuracy["low"] <= 0.5:
         found.append("held-out accuracy may be chance: its interval reaches 0.5")
-    if accuracy["low"] <= length_only["value"]:
-        found.append(f"it may be no better than 'the longer reply is better', which has {length_only['value']:.3f}")
+    if not beats_length["num_pairs"] or beats_length["low"] <= 0.5:
+        found.append("it may be no better than a rule about length: see the pairs where the two disagree")
     if balanced["num_pairs"] and balanced["low"] <= 0.5 < accuracy["low"]:
         found.append("where length says nothing it may be guessing: the interval on length-balanced pairs reaches 0.5")
     failed = [name for name, probe in card["probes"].items() if not probe["passed"]]
@@ -79,6 +79,7 @@ def _accuracies(card: Card) -> list[str]:
     lines = [
         _share("held-out accuracy", card["accuracy"], f"of {card['num_prompts']} prompts"),
         _share("length alone", card["length_only_accuracy"]),
+        _share("where the two disagree", card["beats_length_only"]),
         _share("on length-balanced pairs", card["length_balanced"]),
     ]
     lines += [_share(f"from {source}", accuracy) for source, accuracy in card["by_source"].items()]

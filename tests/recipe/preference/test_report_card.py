@@ -67,12 +67,28 @@ def word_pairs(num_pairs: int, seed: int = 0, num_prompts: int = 25) -> list[Pre
 async def test_of_a_scorer_that_counts_characters_the_card_says_so() -> None:
     card = await examine(ExaminedScorer(Scorer(len)), word_pairs(80))
     assert card["accuracy"] == card["length_only_accuracy"]
+    assert card["beats_length_only"]["num_pairs"] == 0
     assert card["length_balanced"]["value"] == 0.5 and card["length_balanced"]["num_pairs"] > 10
     assert card["correlations"]["characters"] == 1.0 and card["pearson_correlations"]["characters"] == 1.0
     assert card["probes"]["repeated"]["share_passed"] == 0.0 and not card["probes"]["repeated"]["passed"]
     assert card["probes"]["empty"]["share_passed"] == 1.0 and card["probes"]["cut"]["share_passed"] == 1.0
     assert card["probes_passed"] is False
     assert card["paraphrase"] == {"applicable": False, "reason": "not applicable: this readout asks no question"}
+
+
+async def test_where_the_model_and_length_disagree() -> None:
+    scorer = Scorer(lambda text: text.count("!"))
+    agreeing = [pair(str(i), "long and right!", "short") for i in range(6)]
+    better = [pair(str(i), "right!", "long and wrong") for i in range(6, 9)]
+    worse = [pair("worse", "longer and right", "wrong!")]
+    same_length = [pair("same", "right!", "wrong.")]
+    pairs = agreeing + better + worse + same_length
+    card = await examine(ExaminedScorer(scorer), pairs)
+    assert card["length_only_accuracy"]["value"] == pytest.approx(7.5 / 11, abs=1e-6)
+    assert card["beats_length_only"]["value"] == 0.8 and card["beats_length_only"]["num_pairs"] == 5
+    # Swapped, the shorter reply is the chosen one more often: the rule to beat is the other one, and is right as often.
+    card = await examine(ExaminedScorer(Scorer(lambda text: -text.count("!"))), [one.swapped() for one in pairs])
+    assert card["beats_length_only"]["value"] == 0.8 and card["beats_length_only"]["num_pairs"] == 5
 
 
 async def test_of_a_scorer_that_sees_no_difference_the_card_says_so() -> None:

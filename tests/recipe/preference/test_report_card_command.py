@@ -130,12 +130,14 @@ def share(value: float, low: float, high: float, num_pairs: int = 100) -> dict[s
     return {"value": value, "low": low, "high": high, "num_pairs": num_pairs}
 
 
+NO_PAIRS = {"value": None, "low": None, "high": None, "num_pairs": 0}
 GOOD: dict[str, Any] = {
     "accuracy": share(0.8, 0.7, 0.9),
     "num_prompts": 50,
     "num_ties": 0,
     "num_too_long": 0,
     "length_only_accuracy": share(0.55, 0.45, 0.65),
+    "beats_length_only": share(0.75, 0.6, 0.86, 40),
     "length_balanced": share(0.78, 0.66, 0.88, 60),
     "by_source": {"web": share(0.8, 0.7, 0.9)},
     "brier": 0.15,
@@ -185,8 +187,7 @@ def test_worked_text() -> None:
         assert line in text.splitlines(), line
     assert "left out" not in text
     assert "left out: 2 ties, 3 too long" in card_text(changed(num_ties=2, num_too_long=3), "Report card", PLAIN)
-    none = {"value": None, "low": None, "high": None, "num_pairs": 0}
-    assert "  on length-balanced pairs       -  no pairs" in card_text(changed(length_balanced=none), "", PLAIN)
+    assert "  on length-balanced pairs       -  no pairs" in card_text(changed(length_balanced=NO_PAIRS), "", PLAIN)
     assert one_line(GOOD) == "report card: accuracy 0.800 (0.700 to 0.900), length alone 0.550, probes passed"
     assert one_line(changed(probes={"cut": probe(0.1, False)})).endswith("failed probes: cut")
 
@@ -195,7 +196,8 @@ def test_worked_text() -> None:
     ("changes", "finding"),
     [
         ({"accuracy": share(0.55, 0.45, 0.65)}, "held-out accuracy may be chance"),
-        ({"length_only_accuracy": share(0.75, 0.65, 0.85)}, "no better than 'the longer reply is better'"),
+        ({"beats_length_only": share(0.55, 0.45, 0.65)}, "no better than a rule about length"),
+        ({"beats_length_only": NO_PAIRS}, "no better than a rule about length"),
         ({"length_balanced": share(0.55, 0.45, 0.65)}, "where length says nothing it may be guessing"),
         ({"probes": {"cut": probe(0.3, False), "echo": probe(1.0, True)}}, "failed probes: cut. "),
         ({"probes": {"cut": probe(0.75, True)}}, "weak probes, below 80% if not surely so: cut 0.75"),
