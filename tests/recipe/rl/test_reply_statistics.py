@@ -11,9 +11,9 @@ from recipe.rl.reply_statistics import distinct_share, rank_correlation, ranks, 
 
 def test_repeated_ngrams_of_one_reply() -> None:
     # a b c d a b c d: five 4-grams, of which the last says what the first did.
-    assert repeated_share("a b c d a b c d".split()) == pytest.approx(1 / 5)
+    assert repeated_share(["a", "b", "c", "d", "a", "b", "c", "d"]) == pytest.approx(1 / 5)
     assert repeated_share(["x"] * 7) == pytest.approx(3 / 4)
-    assert repeated_share("all words of this differ".split()) == 0.0
+    assert repeated_share(["all", "words", "of", "this", "differ"]) == 0.0
     assert repeated_share(["too", "short"]) == 0.0
 
 
