@@ -21,6 +21,6 @@ def load_context_length(base_model: str) -> int:
     """Tokens that fit the context of a base model, prompt and reply together. NotFound when there is no such model."""
     from transformers import AutoConfig
 
-    from mint.engine.base_model import _from_pretrained
+    from mint.engine.base_model import from_pretrained
 
-    return int(_from_pretrained(AutoConfig, base_model).max_position_embeddings)
+    return int(from_pretrained(AutoConfig, base_model).max_position_embeddings)

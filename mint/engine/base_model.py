@@ -15,7 +15,7 @@ from mint.backend import ModelFacts
 from mint.engine.decoder import Decoder
 from mint.errors import InvalidRequest, NotFound
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class ComputeOptions:
             raise InvalidRequest(f"device={name!r}: not a device; use 'cpu', 'cuda', 'cuda:0' or 'mps'") from None
         if device.type == "cuda" and not torch.cuda.is_available():
             raise InvalidRequest(f"device={name!r}: this process sees no CUDA device; use device='cpu'")
-        if self.dtype is not None and self.dtype not in _DTYPES:
-            raise InvalidRequest(f"dtype={self.dtype!r}: must be one of {', '.join(_DTYPES)}")
-        dtype = _DTYPES[self.dtype] if self.dtype else torch.bfloat16 if device.type == "cuda" else torch.float32
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise InvalidRequest(f"dtype={self.dtype!r}: must be one of {', '.join(DTYPES)}")
+        dtype = DTYPES[self.dtype] if self.dtype else torch.bfloat16 if device.type == "cuda" else torch.float32
         return device, dtype
 
 
@@ -72,7 +72,7 @@ class BaseModel:
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """The tokenizer of a base model, without loading its weights."""
-    return _from_pretrained(AutoTokenizer, name)
+    return from_pretrained(AutoTokenizer, name)
 
 
 def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
@@ -81,14 +81,14 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
     name: "mint-tiny" (in the package), a folder in Hugging Face format, or a hub id such as "Qwen/Qwen3-0.6B".
     Raises NotFound when there is no such model and InvalidRequest when the architecture is not Qwen3.
     """
-    config = _from_pretrained(AutoConfig, name)
+    config = from_pretrained(AutoConfig, name)
     if config.model_type != "qwen3":
         raise InvalidRequest(
             f"base_model={name!r} is of type {config.model_type!r}: the embedded engine runs dense Qwen3 models "
             "(model_type 'qwen3'); use a remote server for others (base_url=...)"
         )
     device, dtype = options.resolve()
-    model = _from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
+    model = from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
     tokenizer = load_tokenizer(name)
     return BaseModel(name, Decoder.from_transformers(model, device), tokenizer, _eos_token_ids(name, config, tokenizer))
 
@@ -105,18 +105,20 @@ def _eos_token_ids(name: str, config: Any, tokenizer: PreTrainedTokenizerBase) -
 
 def _generation_eos(name: str) -> Any:
     try:
-        return GenerationConfig.from_pretrained(_location(name)).eos_token_id
+        return GenerationConfig.from_pretrained(location_of(name)).eos_token_id
     except OSError:
         # A folder made by hand often has no generation_config.json; the config and the tokenizer know the id too.
         return None
 
 
-def _location(name: str) -> str:
+def location_of(name: str) -> str:
+    """Where transformers finds a base model: a folder or a hub id."""
     return str(builtin.model_dir()) if name == builtin.NAME else name
 
 
-def _from_pretrained(loader: Any, name: str, **kwargs: Any) -> Any:
-    location = _location(name)
+def from_pretrained(loader: Any, name: str, **kwargs: Any) -> Any:
+    """`loader.from_pretrained` for the name of a base model; NotFound when there is no such model."""
+    location = location_of(name)
     looks_local = os.path.isabs(location) or location.startswith((".", "~"))
     if looks_local and not Path(location).expanduser().is_dir():
         raise NotFound(

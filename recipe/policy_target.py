@@ -1,0 +1,90 @@
+"""What `mint chat`, `mint compare` and `mint export` can be pointed at: a checkpoint, a run's folder, a base model."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mint.errors import InvalidRequest, NotFound
+from recipe.checkpoint_utils import CHECKPOINTS_FILE, get_last_checkpoint
+from recipe.model_info import resolve_renderer_name
+
+if TYPE_CHECKING:
+    import mint
+    from renderers import Renderer
+
+_SCHEMES = ("mint://", "tinker://")
+TARGET_HELP = "a mint:// path, the log_path of a stage (its newest checkpoint), or a base model"
+
+
+@dataclass(frozen=True)
+class PolicyTarget:
+    """checkpoint: its mint:// path, None for a bare base model. renderer_name: the chat format it was trained with."""
+
+    checkpoint: str | None
+    base_model: str
+    renderer_name: str
+
+    @classmethod
+    def find(cls, text: str, *, home: str | None = None, renderer_name: str | None = None) -> PolicyTarget:
+        """Where `text` points to. renderer_name: instead of the one recorded, or recommended for the base model.
+
+        Loads no model. NotFound, CheckpointError or InvalidRequest where there is no such thing.
+        """
+        checkpoint, base_model, recorded = _look_up(text, home)
+        name = renderer_name or recorded
+        try:
+            return cls(checkpoint, base_model, resolve_renderer_name(name, base_model))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"{error} (--renderer NAME)") from None
+
+    def open(self, service: mint.ServiceClient) -> mint.SamplingClient:
+        """A client for these weights."""
+        if self.checkpoint is None:
+            return service.create_sampling_client(base_model=self.base_model)
+        return service.create_sampling_client(model_path=self.checkpoint)
+
+    def renderer(self) -> Renderer:
+        """What turns messages into this policy's tokens and back."""
+        from recipe.tokenizer_utils import get_tokenizer
+        from renderers import get_renderer
+
+        return get_renderer(self.renderer_name, get_tokenizer(self.base_model))
+
+
+def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
+    """--renderer and --device."""
+    parser.add_argument("--renderer", metavar="NAME", help="instead of the one recorded or recommended")
+    parser.add_argument("--device", help="cpu, cuda, cuda:1 or mps (default: the best there is)")
+
+
+def _look_up(text: str, home: str | None) -> tuple[str | None, str, str | None]:
+    """Checkpoint, base model, and the renderer where it is recorded."""
+    if text.startswith(_SCHEMES):
+        return (text, *_recorded(text, home))
+    folder = Path(text).expanduser()
+    if (folder / CHECKPOINTS_FILE).is_file():
+        record = get_last_checkpoint(folder, "sampler_path")
+        if record is None or record.sampler_path is None:
+            raise InvalidRequest(f"{text}: no checkpoint for sampling is recorded in it yet")
+        base_model, recorded = _recorded(record.sampler_path, home)
+        return record.sampler_path, base_model, record.renderer or recorded
+    if stages := sorted(file.parent.name for file in folder.glob(f"*/{CHECKPOINTS_FILE}")):
+        names = " or ".join(str(Path(text) / stage) for stage in stages)
+        raise InvalidRequest(f"{text} holds several stages; name one: {names}")
+    if text.startswith((".", "/", "~")) and not folder.is_dir():
+        raise NotFound(f"{text}: no such folder; give {TARGET_HELP}")
+    return None, text, None
+
+
+def _recorded(path: str, home: str | None) -> tuple[str, str | None]:
+    """Base model and renderer of a checkpoint on this machine."""
+    from mint.checkpoint_path import CheckpointPath
+    from mint.checkpoint_store import CheckpointStore
+
+    store, checkpoint = CheckpointStore(home), CheckpointPath.parse(path)
+    manifest = store.manifest(checkpoint)
+    metadata = store.run(checkpoint.run_id).user_metadata or {}
+    return manifest.base_model, manifest.renderer or metadata.get("renderer_name")
