@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mint.atomic_files import write_atomically
+from recipe.stage_gates import Gate
 
 SUMMARY_FILE = "summary.json"
 Summary = dict[str, Any]
@@ -24,20 +26,39 @@ def summary_table(summary: Summary) -> str:
     change = f"{nll_after / nll_before - 1:+.0%}" if nll_before and nll_after else ""
     accuracy = summary["preference.test_pair_accuracy"]
     stage_2_note = "" if summary["preference.state_path"] else "stage failed"
+    stage_3_note = "rule-based reward" if summary["rl.reward_source_prm"] == 0.0 else ""
     rows = [
         ("SFT", "held-out NLL per token", _number(nll_before), _number(nll_after), change),
         ("preference", "held-out pair accuracy", "", _number(accuracy), stage_2_note),
         ("RL", f"{name} on held-out prompts", _number(summary.get(f"rl.{name}_before")),
-         _number(summary.get(f"rl.{name}_after")), "" if summary["rl.reward_source_prm"] else "rule-based reward"),
+         _number(summary.get(f"rl.{name}_after")), stage_3_note),
         ("", f"preferred to SFT by {name}", "", _percent(summary.get(f"rl.{name}_win_rate")), ""),
         ("", "KL to SFT, nats per reply", "", _number(summary.get("rl.kl_to_sft")), ""),
     ]  # fmt: skip
+    if "best_of_n.n" in summary:
+        best = f"best of {summary['best_of_n.n']}"
+        rows.append((best, f"{name} on held-out prompts", "", _number(summary[f"best_of_n.{name}"]), "no training"))
     lines = [f"{'stage':<12}{'measure':<28}{'before':>8}{'after':>8}  "]
     lines += [
         f"{stage:<12}{what:<28}{before:>8}{after:>8}  {note}".rstrip() for stage, what, before, after, note in rows
     ]
+    lines += gate_lines(summary.get("gates", []))
     lines += [f"{stage}: {summary[f'{stage}.state_path']}" for stage in ("sft", "preference", "rl")]
     return "\n".join([*lines, f"{summary['seconds']:.0f} seconds"])
+
+
+def gate_lines(gates: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How many gates passed, in one line, and a line for each that failed."""
+    if not gates:
+        return []
+    counts = {
+        "passed": sum(gate["passed"] is True for gate in gates),
+        "failed": sum(gate["passed"] is False for gate in gates),
+        "not checked": sum(gate["passed"] is None for gate in gates),
+    }
+    failed = [Gate(**gate) for gate in gates if gate["passed"] is False]
+    lines = [f"  failed: {gate.finding()}. Try: {gate.advice}" for gate in failed]
+    return [f"gates: {', '.join(f'{number} {what}' for what, number in counts.items() if number)}", *lines]
 
 
 def _number(value: float | None) -> str:

@@ -215,6 +215,15 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
     return await _finish(config, manifest, record, test, service)
 
 
+async def load_result(config: Config, service: mint.ServiceClient) -> PreferenceResult | None:
+    """What a finished run in config.log_path left behind, whatever its length; None where there is none."""
+    identity = RunIdentity(
+        config.model_name, config.lora_rank, resolve_renderer_name(config.renderer_name, config.model_name)
+    )
+    record = await checkpoint_utils.find_resume_record(config.log_path, identity, service)
+    return _result(config.log_path, record) if record is not None and record.is_final else None
+
+
 def load_pairs(
     config: Config, renderer: Renderer, context_length: int | None = None
 ) -> tuple[RenderedPairs, RenderedPairs]:

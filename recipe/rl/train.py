@@ -144,6 +144,13 @@ async def main(
     return _result(config, record)
 
 
+async def load_result(config: Config, service: mint.ServiceClient) -> RLResult | None:
+    """What a finished run in config.log_path left behind, whatever its length; None where there is none."""
+    identity = RunIdentity(config.model_name, config.lora_rank, getattr(config.dataset_builder, "renderer_name", None))
+    record = await find_resume_record(config.log_path, identity, service)
+    return _result(config, record) if record is not None and record.is_final else None
+
+
 def _loop_mode(run: Run, start: int, loop_state: dict[str, Any]) -> LoopMode:
     if run.config.async_config is not None:
         return Asynchronous(run, run.config.async_config, start, loop_state)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -94,11 +94,13 @@ class SFTResult:
     """What a supervised run leaves behind.
 
     metrics: nll_before and nll_after (held-out, where there is held-out data), train_mean_nll (last step), num_steps.
+    held_out: the held-out data; None where there are none, or where `load_result` made no data.
     """
 
     state_path: str
     sampler_path: str
     metrics: dict[str, float] = field(default_factory=dict)
+    held_out: SupervisedDataset | None = field(default=None, repr=False, compare=False)
 
 
 async def main(
@@ -122,7 +124,7 @@ async def main(
         "sft", config, identity, renderer, data_sha256(dataset, test_dataset), service, record=record
     )
     if record is not None and record.is_final and record.step >= num_steps:
-        return _finish(config, manifest, record)
+        return _finish(config, manifest, record, test_dataset)
     if test_dataset is not None:
         evaluators = [NLLEvaluator(test_dataset), *evaluators]
     first_step = record.step if record is not None else 0
@@ -172,7 +174,16 @@ async def main(
         if evaluators:
             log.metrics(await run_evaluators(evaluators, client) | {"progress/done_frac": 1.0}, step=done_steps)
         record = await save(checkpoint_utils.FINAL_NAME, step=done_steps, loop_state=faults.loop_state())
-    return _finish(config, manifest, record)
+    return _finish(config, manifest, record, test_dataset)
+
+
+async def load_result(config: Config, service: mint.ServiceClient) -> SFTResult | None:
+    """What a finished run in config.log_path left behind, whatever its length; None where there is none."""
+    identity = RunIdentity(
+        config.model_name, config.lora_rank, resolve_renderer_name(config.renderer_name, config.model_name)
+    )
+    record = await checkpoint_utils.find_resume_record(config.log_path, identity, service)
+    return _result(config.log_path, record) if record is not None and record.is_final else None
 
 
 class BatchCursor:
@@ -216,9 +227,14 @@ def _service_from_environment() -> mint.ServiceClient:
     return mint.ServiceClient()
 
 
-def _finish(config: Config, manifest: stage_manifest.StageManifest, record: CheckpointRecord) -> SFTResult:
+def _finish(
+    config: Config,
+    manifest: stage_manifest.StageManifest,
+    record: CheckpointRecord,
+    test_dataset: SupervisedDataset | None,
+) -> SFTResult:
     stage_manifest.complete(config.log_path, manifest, record)
-    return _result(config.log_path, record)
+    return replace(_result(config.log_path, record), held_out=test_dataset)
 
 
 def _result(log_path: str, record: CheckpointRecord) -> SFTResult:
