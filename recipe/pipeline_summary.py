@@ -43,7 +43,8 @@ def summary_table(summary: Summary) -> str:
         f"{stage:<12}{what:<28}{before:>8}{after:>8}  {note}".rstrip() for stage, what, before, after, note in rows
     ]
     lines += gate_lines(summary.get("gates", []))
-    lines += [f"{stage}: {summary[f'{stage}.state_path']}" for stage in ("sft", "preference", "rl")]
+    paths = {stage: summary[f"{stage}.state_path"] for stage in ("sft", "preference", "rl")}
+    lines += [f"{stage}: {path or 'not run'}" for stage, path in paths.items()]
     return "\n".join([*lines, f"{summary['seconds']:.0f} seconds"])
 
 
@@ -56,9 +57,8 @@ def gate_lines(gates: Sequence[Mapping[str, Any]]) -> list[str]:
         "failed": sum(gate["passed"] is False for gate in gates),
         "not checked": sum(gate["passed"] is None for gate in gates),
     }
-    failed = [Gate(**gate) for gate in gates if gate["passed"] is False]
-    lines = [f"  failed: {gate.finding()}. Try: {gate.advice}" for gate in failed]
-    return [f"gates: {', '.join(f'{number} {what}' for what, number in counts.items() if number)}", *lines]
+    failed = [f"  failed: {Gate(**gate).finding()}" for gate in gates if gate["passed"] is False]
+    return [f"gates: {', '.join(f'{number} {what}' for what, number in counts.items() if number)}", *failed]
 
 
 def _number(value: float | None) -> str:
