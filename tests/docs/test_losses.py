@@ -8,6 +8,7 @@ from pathlib import Path
 import chz
 import pytest
 
+from recipe.preference.dpo.losses import PREFERENCE_LOSSES
 from recipe.rl.advantages import ADVANTAGES
 from recipe.rl.gspo import GSPO_DEFAULTS
 from recipe.rl.train import Config
@@ -49,3 +50,13 @@ def test_every_advantage_has_a_row() -> None:
 def test_the_clip_of_gspo_is_the_one_in_the_text() -> None:
     for name, value in GSPO_DEFAULTS.items():
         assert f"`{name}` {value}" in TEXT
+
+
+def test_every_preference_loss_has_a_row_with_its_settings_and_their_defaults() -> None:
+    section = TEXT.split("## DPO and its family")[1]
+    rows = dict(re.findall(r"^\| `(\w+)`[^|]*\|(.*)$", section, re.MULTILINE))
+    assert set(rows) - {"loss.name"} == set(PREFERENCE_LOSSES)
+    for name, loss in PREFERENCE_LOSSES.items():
+        settings = rows[name].split(" | ")[2]
+        found = {setting: float(value) for setting, value in re.findall(r"`(\w+)`[^,]*? ([\d.]+)(?:,|$)", settings)}
+        assert found == loss.defaults
