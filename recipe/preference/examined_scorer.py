@@ -33,18 +33,23 @@ def _anything(conversation: Sequence[Message]) -> bool:
 class ExaminedScorer:
     """A scorer to examine. With the defaults: any `ConversationScorer`, whose scores are taken as log-odds.
 
-    log_odds_per_score: what a difference of 1 between two scores is in log-odds of the better one, calibrated with
-    `temperature`. reworded: the same model asked in other words, by question; where there is none,
-    not_reworded_because says why.
+    raw_per_score: what a difference of 1 between two scores is in raw rewards. temperature: raw rewards over it are
+    log-odds. reworded: the same model asked in other words, by question; where there is none, not_reworded_because
+    says why.
     """
 
     scorer: ConversationScorer
-    log_odds_per_score: float = 1.0
+    raw_per_score: float = 1.0
     temperature: float = 1.0
     reworded: Mapping[str, ConversationScorer] = field(default_factory=dict)
     not_reworded_because: str = NO_WORDING
     fits_one: Fits = _anything
     fits_one_reworded: Fits = _anything
+
+    @property
+    def log_odds_per_score(self) -> float:
+        """What a difference of 1 between two scores is in log-odds of the better reply."""
+        return self.raw_per_score / self.temperature
 
     def fits(self, *conversations: Sequence[Message]) -> bool:
         """Whether the model can read every one of them."""
@@ -56,30 +61,46 @@ class ExaminedScorer:
 
     @classmethod
     async def of(
-        cls, spec: ScorerSpec, service: mint.ServiceClient, judge_wordings: Sequence[str] = ()
+        cls,
+        spec: ScorerSpec,
+        service: mint.ServiceClient,
+        judge_wordings: Sequence[str] = (),
+        known_to_fit: Sequence[PreferencePair] = (),
     ) -> ExaminedScorer:
-        """The scorer of a finished preference stage."""
+        """The scorer of a finished preference stage.
+
+        known_to_fit: pairs that were scored before. Where a remote service does not say how much its model can read,
+        it is taken to be the longest of these; without any, everything is taken to fit.
+        """
         other_readouts = reworded(spec.readout, judge_wordings)
-        context_length = await get_context_length(service, spec.model_name)
+        limit = await get_context_length(service, spec.model_name) or _longest(spec, known_to_fit)
         return cls(
             spec.build(service),
-            log_odds_per_score=spec.scale.std,
+            raw_per_score=spec.scale.std,
+            temperature=spec.temperature,
             reworded={
                 question: dataclasses.replace(spec, readout=readout).build(service)
                 for question, readout in other_readouts.items()
             },
-            fits_one=_fits(spec, [spec.readout], context_length),
-            fits_one_reworded=_fits(spec, list(other_readouts.values()), context_length),
+            fits_one=_fits(spec, [spec.readout], limit),
+            fits_one_reworded=_fits(spec, list(other_readouts.values()), limit),
         )
 
 
-def _fits(spec: ScorerSpec, readouts: Sequence[Readout], context_length: int | None) -> Fits:
-    if context_length is None:
+def _longest(spec: ScorerSpec, pairs: Sequence[PreferencePair]) -> int | None:
+    """Tokens of the longest reply of these pairs, its prompt included; None where there are none."""
+    renderer = get_renderer(spec.renderer_name, get_tokenizer(spec.model_name))
+    conversations = [one for pair in pairs for one in (pair.chosen_conversation, pair.rejected_conversation)]
+    return max((len(spec.readout.render(one, renderer).tokens) for one in conversations), default=None)
+
+
+def _fits(spec: ScorerSpec, readouts: Sequence[Readout], limit: int | None) -> Fits:
+    if limit is None:
         return _anything
     renderer = get_renderer(spec.renderer_name, get_tokenizer(spec.model_name))
 
     def fits(conversation: Sequence[Message]) -> bool:
-        return all(len(readout.render(conversation, renderer).tokens) <= context_length for readout in readouts)
+        return all(len(readout.render(conversation, renderer).tokens) <= limit for readout in readouts)
 
     return fits
 

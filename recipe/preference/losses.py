@@ -47,7 +47,7 @@ def pair_statistics(chosen_rewards_N: torch.Tensor, rejected_rewards_N: torch.Te
     )
 
 
-def wilson_interval(share: float, num_trials: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson_interval(share: float, num_trials: float, z: float = 1.959964) -> tuple[float, float]:
     """Low and high end of the interval for a share observed in `num_trials` trials (Wilson 1927); z = 1.96 is 95 %.
 
     Unlike share ± z·σ it stays inside [0, 1] and is right for few trials and shares near 0 and 1.

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import chz
+import torch
 
 from mint.atomic_files import check_writable, write_atomically
 from mint.errors import InvalidRequest, StorageError
 from mint.seeds import derive_seed
+from recipe.preference.calibration import calibrate
 from recipe.preference.clustered_share import ShareEstimate, clustered_share
 from recipe.preference.examined_scorer import ExaminedScorer, scores_by_conversation
 from recipe.preference.length_balance import length_balanced
@@ -99,8 +101,8 @@ async def write_report_card(
     except StorageError as error:
         logger.warning("no report card is made: %s", error)
         return None
-    examined = await ExaminedScorer.of(spec, service, config.judge_wordings)
-    card = {"step": step, **await examine(examined, held_out_pairs, config)}
+    examined = await ExaminedScorer.of(spec, service, config.judge_wordings, held_out_pairs)
+    card = {"step": step, **await examine(examined, held_out_pairs, config, were_calibrated_on=True)}
     document = json.dumps(card, indent=2, ensure_ascii=False) + "\n"
     await asyncio.to_thread(write_atomically, folder / CARD_FILE, document.encode())
     print(one_line(card), flush=True)
@@ -122,11 +124,17 @@ def read_report_card(log_path: str | Path) -> Card | None:
 
 
 async def examine(
-    examined: ExaminedScorer, pairs: Sequence[PreferencePair], config: ReportCardConfig | None = None
+    examined: ExaminedScorer,
+    pairs: Sequence[PreferencePair],
+    config: ReportCardConfig | None = None,
+    *,
+    were_calibrated_on: bool = False,
 ) -> Card:
     """Score the pairs, their probes and other wordings, all together and no conversation twice; the card of it.
 
     Ties and pairs that do not fit the model's context are counted and left out; InvalidRequest where none is left.
+    were_calibrated_on: the scorer's temperature was fitted on these very pairs. Then each pair's probability is
+    measured with the temperature of the half of the prompts that it is not in.
     """
     config = config or ReportCardConfig()
     decided = [pair for pair in pairs if not pair.is_tie]
@@ -152,7 +160,6 @@ async def examine(
     )
     per_score = examined.log_odds_per_score
     margins_N = [_margin(pair, scores) * per_score for pair in fitting]
-    bins = reliability_bins(margins_N)
     probe_results = _probes(probes, scores, per_score, config.min_probe_share)
     return _rounded(
         {
@@ -160,10 +167,7 @@ async def examine(
             "num_prompts": len({prompt_key(pair.prompt) for pair in fitting}),
             "num_ties": len(pairs) - len(decided),
             "num_too_long": len(decided) - len(fitting),
-            "brier": brier_score(margins_N),
-            "ece": expected_calibration_error(bins),
-            "temperature": examined.temperature,
-            "reliability": [asdict(one) for one in bins],
+            **_calibration(fitting, margins_N, examined.temperature, were_calibrated_on),
             **_correlations(fitting, scores),
             "paraphrase": _paraphrase(examined, reworded, scores, scores_reworded),
             "probes": probe_results,
@@ -184,6 +188,26 @@ async def examine_rewardbench(examined: ExaminedScorer, pairs: Sequence[Preferen
     by_subset = _accuracies_by_source(fitting, [_margin(pair, scores) for pair in fitting])
     sections = section_averages(by_subset)
     return _rounded({"by_subset": by_subset, "sections": sections, "num_too_long": len(pairs) - len(fitting)})
+
+
+def _calibration(
+    pairs_N: Sequence[PreferencePair], margins_N: Sequence[float], temperature: float, were_calibrated_on: bool
+) -> Card:
+    """Brier score, calibration error and bins, with the temperature and, under uncalibrated_..., without."""
+    raw_N = [margin * temperature for margin in margins_N]
+    if were_calibrated_on and temperature != 1.0:
+        by_half = calibrate(torch.tensor(raw_N, dtype=torch.float64), [prompt_key(pair.prompt) for pair in pairs_N])
+        if by_half is not None:
+            margins_N = [raw / held_out for raw, held_out in zip(raw_N, by_half.cross_fitted_N.tolist(), strict=True)]
+    bins = reliability_bins(margins_N)
+    return {
+        "brier": brier_score(margins_N),
+        "ece": expected_calibration_error(bins),
+        "temperature": temperature,
+        "uncalibrated_brier": brier_score(raw_N),
+        "uncalibrated_ece": expected_calibration_error(reliability_bins(raw_N)),
+        "reliability": [asdict(one) for one in bins],
+    }
 
 
 def _accuracies(pairs_N: Sequence[PreferencePair], margins_N: Sequence[float]) -> Card:

@@ -27,8 +27,16 @@ def command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("log_path", metavar="LOG_PATH", help="folder of a finished preference stage, or of a pipeline")
     parser.add_argument("--pairs", metavar="FILE", help="examine on these pairs (columns prompt, chosen, rejected)")
     parser.add_argument("--rewardbench", metavar="FILE", help="accuracy on a file that has a column subset as well")
+    parser.add_argument("--max-rows", type=_positive, metavar="N", help="of these files, read the first N rows")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return value
 
 
 def run(options: argparse.Namespace) -> None:
@@ -46,9 +54,9 @@ async def _run(options: argparse.Namespace) -> None:
     folder = stage_folder(options.log_path)
     results: dict[str, Any] = {}
     if options.pairs is not None or options.rewardbench is None:
-        results["report_card"] = await _card(folder, options.pairs)
+        results["report_card"] = await _card(folder, options.pairs, options.max_rows)
     if options.rewardbench is not None:
-        results["rewardbench"] = await _rewardbench(folder, options.rewardbench)
+        results["rewardbench"] = await _rewardbench(folder, options.rewardbench, options.max_rows)
     if options.json:
         document = results if len(results) > 1 else next(iter(results.values()))
         print(json.dumps(document, indent=2, ensure_ascii=False))
@@ -78,7 +86,7 @@ def stage_folder(log_path: str) -> Path:
     )
 
 
-async def _card(folder: Path, pairs_file: str | None) -> dict[str, Any]:
+async def _card(folder: Path, pairs_file: str | None, max_rows: int | None) -> dict[str, Any]:
     """The card that the stage wrote, or one made now: on `pairs_file`, else on the pairs that the stage held out."""
     from recipe.preference.data import read_pairs
     from recipe.preference.examined_scorer import ExaminedScorer
@@ -87,7 +95,7 @@ async def _card(folder: Path, pairs_file: str | None) -> dict[str, Any]:
     spec, config, step = _finished(folder)
     if pairs_file is not None:
         examined = await ExaminedScorer.of(spec, _service(), config.judge_wordings)
-        return await examine(examined, read_pairs(pairs_file), config)
+        return await examine(examined, read_pairs(pairs_file, max_rows=max_rows), config)
     card = read_report_card(folder)
     if card is None or card.get("step") != step:
         pairs = _held_out_pairs(folder)
@@ -97,12 +105,12 @@ async def _card(folder: Path, pairs_file: str | None) -> dict[str, Any]:
     return card
 
 
-async def _rewardbench(folder: Path, path: str) -> dict[str, Any]:
+async def _rewardbench(folder: Path, path: str, max_rows: int | None) -> dict[str, Any]:
     from recipe.preference.examined_scorer import ExaminedScorer
     from recipe.preference.report_card import examine_rewardbench
     from recipe.preference.rewardbench import read_rewardbench
 
-    pairs = read_rewardbench(path)
+    pairs = read_rewardbench(path, max_rows=max_rows)
     spec, _, _ = _finished(folder)
     return await examine_rewardbench(await ExaminedScorer.of(spec, _service()), pairs)
 

@@ -30,10 +30,10 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 _MATH, _CODE_PREFIX = "math-prm", "hep-"
 
 
-def read_rewardbench(path: str | Path) -> list[PreferencePair]:
+def read_rewardbench(path: str | Path, max_rows: int | None = None) -> list[PreferencePair]:
     """The pairs of a .jsonl or .parquet file with the columns prompt, chosen, rejected and subset; `source` is the
     subset. InvalidRequest names the first row that has none, or is no pair."""
-    pairs = read_pairs(path, PairColumns(source=SUBSET_COLUMN))
+    pairs = read_pairs(path, PairColumns(source=SUBSET_COLUMN), max_rows=max_rows)
     for pair in pairs:
         if not pair.source:
             raise InvalidRequest(

@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import mint
 from mint.errors import InvalidRequest
-from recipe.preference import report_card, train
+from recipe.preference import report_card
 from recipe.preference.data import ListPreferenceDatasetBuilder
 from recipe.preference.examined_scorer import ExaminedScorer
 from recipe.preference.judge_wording import reworded
@@ -24,6 +25,7 @@ from recipe.preference.probes import PROBES
 from recipe.preference.readouts import SequenceLogprob, Verdict, VerdictAndLikelihood
 from recipe.preference.reliability import brier_score
 from recipe.preference.report_card import CARD_FILE, ReportCardConfig, examine, read_report_card
+from recipe.preference.scorer import RewardScale, ScorerSpec
 from recipe.preference.train import Config, main
 from recipe.preference.types import PairExampleConfig, PreferencePair, prompt_key
 from renderers import Message, get_text
@@ -127,7 +129,7 @@ async def test_worked_card() -> None:
         pair("e", "7", "9", is_tie=True),
     ]
     scorer = Scorer(lambda text: float(text) if text[:1].isdigit() else -50.0)
-    examined = ExaminedScorer(scorer, log_odds_per_score=math.log(3.0), temperature=2.0)
+    examined = ExaminedScorer(scorer, raw_per_score=2 * math.log(3.0), temperature=2.0)
     card = await examine(examined, pairs, ReportCardConfig(max_probe_prompts=0))
     low, high = wilson_interval(2.5 / 4, 4)
     assert card["accuracy"] == {"value": 0.625, "low": round(low, 6), "high": round(high, 6), "num_pairs": 4}
@@ -137,8 +139,22 @@ async def test_worked_card() -> None:
     assert card["brier"] == pytest.approx((1 / 16 + 1 / 16 + 9 / 16 + 1 / 4) / 4, abs=1e-6)
     # One bin, as there are few pairs: said 3/4 three times and 1/2 once, and right in 2.5 of 4.
     assert card["ece"] == pytest.approx((3 * 0.75 + 0.5) / 4 - 2.5 / 4, abs=1e-6)
+    # Without the temperature it says 9/10 where it says 3/4 with it.
+    assert card["uncalibrated_brier"] == pytest.approx((0.01 + 0.01 + 0.81 + 0.25) / 4, abs=1e-6)
     assert card["temperature"] == 2.0 and card["num_ties"] == 1 and card["num_too_long"] == 0
     assert card["num_prompts"] == 4 and card["probes"] == {} and card["probes_passed"] is None
+
+
+async def test_a_temperature_is_judged_on_pairs_that_it_was_not_fitted_on() -> None:
+    # An overconfident model: 100 in log-odds, and right about three pairs of four.
+    pairs = [pair(f"{i}", *(("good", "bad") if i % 4 else ("bad", "good"))) for i in range(200)]
+    examined = ExaminedScorer(Scorer(lambda text: 50.0 if text == "good" else -50.0), temperature=100 / math.log(3.0))
+    elsewhere = await examine(examined, pairs)
+    assert elsewhere["brier"] == pytest.approx(3 / 4 * 1 / 16 + 1 / 4 * 9 / 16, abs=1e-6)
+    assert elsewhere["ece"] == 0.0 and elsewhere["uncalibrated_ece"] == pytest.approx(0.25, abs=1e-6)
+    by_half = await examine(examined, pairs, were_calibrated_on=True)
+    assert elsewhere["brier"] < by_half["brier"] < elsewhere["brier"] + 0.02
+    assert by_half["accuracy"] == elsewhere["accuracy"] and by_half["temperature"] == elsewhere["temperature"]
 
 
 async def test_no_conversation_is_scored_twice() -> None:
@@ -151,9 +167,7 @@ async def test_no_conversation_is_scored_twice() -> None:
 async def test_other_wordings_are_compared_with_the_first() -> None:
     pairs = word_pairs(12)
     unstable = {"negated": Scorer(lambda text: -len(text)), "the same": Scorer(len)}
-    card = await examine(
-        ExaminedScorer(Scorer(len), reworded=unstable, log_odds_per_score=0.5), pairs, ReportCardConfig()
-    )
+    card = await examine(ExaminedScorer(Scorer(len), reworded=unstable, raw_per_score=0.5), pairs, ReportCardConfig())
     differences = [abs(len(get_text(one.chosen)) - len(get_text(one.rejected))) for one in pairs]
     found = card["paraphrase"]
     assert found["applicable"] is True and found["num_pairs"] == 12
@@ -171,6 +185,25 @@ async def test_what_does_not_fit_is_counted_and_left_out() -> None:
     assert card["probes"]["repeated"]["num"] < card["probes"]["empty"]["num"] == 10
     with pytest.raises(InvalidRequest, match="of 20, 0 are ties and 20 are longer than the model's context"):
         await examine(ExaminedScorer(Scorer(len), fits_one=lambda conversation: False), pairs)
+
+
+async def test_where_nobody_says_how_much_fits_it_is_what_was_scored_before(tiny_model_dir: Path) -> None:
+    class SilentService:
+        """A service that does not know its models' context, and makes clients that are not asked."""
+
+        async def get_server_capabilities_async(self) -> SimpleNamespace:
+            return SimpleNamespace(supported_models=[])
+
+        def create_sampling_client(self, **_: Any) -> None:
+            return None
+
+    spec = ScorerSpec("mint://a/b/c", str(tiny_model_dir), "qwen3_disable_thinking", SequenceLogprob(), RewardScale())
+    service: Any = SilentService()
+    one = pair("Which?", "red and green and blue", "mud")
+    examined = await ExaminedScorer.of(spec, service, known_to_fit=[one])
+    assert examined.fits(one.chosen_conversation, one.rejected_conversation)
+    assert not examined.fits([*one.chosen_conversation[:-1], Message(role="assistant", content="red and " * 30)])
+    assert (await ExaminedScorer.of(spec, service)).fits([*one.prompt, Message(role="assistant", content="a " * 9999)])
 
 
 async def test_a_score_that_is_no_number_is_named() -> None:
@@ -260,7 +293,8 @@ async def test_a_run_ends_with_its_card(service: mint.ServiceClient, make_config
     rejected = await scorer.score_many([one.rejected_conversation for one in HELD_OUT])
     margins = [(c - r) * result.scorer.scale.std for c, r in zip(chosen, rejected, strict=True)]
     assert sum(margins) / 12 == pytest.approx(result.metrics["test/mean_margin"], abs=1e-4)
-    assert card["brier"] == pytest.approx(brier_score(margins), abs=1e-5)
+    assert card["uncalibrated_brier"] == pytest.approx(brier_score(margins), abs=1e-5)
+    assert card["temperature"] == pytest.approx(result.scorer.temperature, abs=1e-6)
 
 
 async def test_the_card_changes_nothing_else(
@@ -282,7 +316,7 @@ async def test_a_finished_run_without_a_card_makes_the_same_one(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(train, "write_report_card", killed)
+        patch.setattr(report_card, "examine", killed)
         with pytest.raises(KeyboardInterrupt):
             await main(config, service)
     assert not file.exists()

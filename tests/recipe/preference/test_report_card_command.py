@@ -94,6 +94,8 @@ def test_other_pairs_and_a_rewardbench_file(stage: Path, tmp_path: Path, capsys:
     value = found["rewardbench"]["by_subset"]["alpacaeval-easy"]["value"]
     assert found["rewardbench"]["sections"] == {"Chat": value, "average": value}
     assert (stage / "preference" / CARD_FILE).read_bytes() == before, "other pairs do not replace the stage's card"
+    run(options(str(stage), "--pairs", pairs, "--max-rows", "2", "--json"))
+    assert json.loads(capsys.readouterr().out)["accuracy"]["num_pairs"] == 2
     run(options(str(stage), "--rewardbench", bench))
     shown = capsys.readouterr().out
     assert "alpacaeval-easy" in shown and "Chat" in shown and "held-out accuracy" not in shown
