@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from recipe.preference.calibration import calibrate, calibration_metrics
 from recipe.preference.losses import pair_statistics, wilson_interval
 from recipe.preference.readouts import Readout
 from recipe.preference.rendered_pairs import RenderedPair
 from recipe.preference.scorer import PreferenceScorer
-from recipe.preference.types import PreferencePair
+from recipe.preference.types import PreferencePair, prompt_key
 from renderers import Renderer, get_text
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class PairRewards:
 
     chosen_N: torch.Tensor
     rejected_N: torch.Tensor
+
+    def at(self, positions: Sequence[int]) -> PairRewards:
+        """Those of some of the pairs."""
+        return PairRewards(self.chosen_N[list(positions)], self.rejected_N[list(positions)])
 
     def all_rewards(self) -> list[float]:
         """rewards_R of every reply."""
@@ -64,15 +69,31 @@ class PairEvaluation:
     async def run(self, training_client: mint.TrainingClient) -> PairRewards:
         """The rewards, for the weights as they are when this is called."""
         snapshot = await training_client.save_weights_and_get_sampling_client()
-        scorer = PreferenceScorer(snapshot, self.renderer, self.readout, base_client=self.base_client)
+        return await self.rewards_of(
+            PreferenceScorer(snapshot, self.renderer, self.readout, base_client=self.base_client)
+        )
+
+    async def rewards_of(self, scorer: PreferenceScorer) -> PairRewards:
+        """The rewards that a scorer gives."""
         return await reward_pairs(scorer, self.test_pairs or self.train_pairs[:_NUM_SCALE_PAIRS])
 
     def metrics(self, rewards: PairRewards) -> dict[str, float]:
-        """test/...: how well the held-out pairs are ordered; nothing where none are held out."""
-        if not self.test_pairs:
+        """test/...: how well the held-out pairs are ordered, ties left out; nothing where none are held out."""
+        decided = [i for i, pair in enumerate(self.test_pairs) if not pair.pair.is_tie]
+        if not decided:
             return {}
-        length_only = length_only_accuracy([pair.pair for pair in self.test_pairs])
-        return rewards.metrics("test/") | {"test/length_only_accuracy": length_only}
+        length_only = length_only_accuracy([self.test_pairs[i].pair for i in decided])
+        return rewards.at(decided).metrics("test/") | {"test/length_only_accuracy": length_only}
+
+    def calibration(self, rewards: PairRewards) -> tuple[float, dict[str, float]]:
+        """The scorer's temperature, and test/... of what it does to held-out pairs; 1 and nothing where there are too
+        few to fit it on some and try it on others."""
+        decided = [i for i, pair in enumerate(self.test_pairs) if not pair.pair.is_tie]
+        margins_N = rewards.at(decided).chosen_N - rewards.at(decided).rejected_N
+        calibration = calibrate(margins_N, [prompt_key(self.test_pairs[i].pair.prompt) for i in decided])
+        if calibration is None:
+            return 1.0, {}
+        return calibration.temperature, calibration_metrics(margins_N, calibration, "test/")
 
 
 async def reward_pairs(scorer: PreferenceScorer, pairs: Sequence[RenderedPair]) -> PairRewards:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 from mint import types
 from mint.errors import InvalidRequest
+from recipe.preference.objective import PairFacts
 from recipe.preference.readouts import Readout, RenderedReply
-from recipe.preference.types import PreferencePair
+from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair
 from renderers import Renderer
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,19 @@ class RenderedPairs:
 
     pairs: list[RenderedPair]
     num_dropped: int = 0
+
+
+def load_pairs(
+    builder: PreferenceDatasetBuilder, readout: Readout, renderer: Renderer, context_length: int | None = None
+) -> tuple[RenderedPairs, RenderedPairs]:
+    """Training and held-out pairs as tokens. Everything that may be wrong with them is found here."""
+    split, examples = builder(), builder.examples
+    limits = [limit for limit in (examples.max_length, context_length) if limit is not None]
+    options: dict[str, Any] = {"max_length": min(limits, default=None), "on_too_long": examples.on_too_long}
+    return (
+        render_pairs(split.train, readout, renderer, **options),
+        render_pairs(split.held_out, readout, renderer, **options),
+    )
 
 
 def render_pairs(
@@ -78,11 +92,13 @@ def render_pairs(
 
 @dataclass(frozen=True)
 class PairSlots:
-    """Where the two datums of a pair are in a batch."""
+    """Where the two datums of a pair are in a batch, and what is known of their preference."""
 
     pair_id: int
     i_chosen: int
     i_rejected: int
+    strength: float = 1.0
+    is_tie: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,7 +115,8 @@ class PairBatch:
         replies_D: list[RenderedReply] = []
         slots_N: list[PairSlots] = []
         for pair in pairs_N:
-            slots_N.append(PairSlots(pair.pair_id, len(replies_D), len(replies_D) + 1))
+            preference = {"strength": pair.pair.strength, "is_tie": pair.pair.is_tie}
+            slots_N.append(PairSlots(pair.pair_id, len(replies_D), len(replies_D) + 1, **preference))
             replies_D += [pair.chosen, pair.rejected]
         return cls([reply.to_datum() for reply in replies_D], replies_D, slots_N)
 
@@ -107,6 +124,17 @@ class PairBatch:
     def num_tokens(self) -> int:
         """Tokens the model reads for this batch."""
         return sum(datum.model_input.length for datum in self.datums_D)
+
+    def facts(self) -> PairFacts:
+        """What the objective has to know of the pairs. Their replies differ in length as their sequences do."""
+        lengths_D = [len(reply.tokens) for reply in self.replies_D]
+        return PairFacts(
+            strengths_N=torch.tensor([slots.strength for slots in self.slots_N]),
+            is_tie_N=torch.tensor([slots.is_tie for slots in self.slots_N]),
+            length_differences_N=torch.tensor(
+                [lengths_D[slots.i_chosen] - lengths_D[slots.i_rejected] for slots in self.slots_N]
+            ),
+        )
 
     def rewards(
         self,

@@ -10,12 +10,10 @@ Axes: _N preference pair, _D datum.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import chz
 import torch
@@ -24,33 +22,32 @@ from mint import types
 from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
 from recipe import checkpoint_utils, stage_manifest
-from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
+from recipe.checkpoint_utils import RunIdentity
+from recipe.metric_loggers import check_loggers
 from recipe.model_info import get_context_length, resolve_renderer_name
 from recipe.numeric_faults import NonFiniteConfig, NumericFaults, step_outcome
 from recipe.optimizer_config import AdamConfig
 from recipe.preference.data import batch_of_step, num_batches, pairs_sha256
-from recipe.preference.losses import bradley_terry, pair_statistics
+from recipe.preference.ensemble import EnsembleConfig, check_folder, train_ensemble
+from recipe.preference.losses import pair_statistics
+from recipe.preference.objective import PairObjectiveConfig, pair_objective
 from recipe.preference.pair_evaluation import PairEvaluation
 from recipe.preference.readouts import Readout, Verdict
-from recipe.preference.rendered_pairs import PairBatch, RenderedPairs, render_pairs
-from recipe.preference.report_card import ReportCardConfig, write_report_card
-from recipe.preference.scorer import (
-    SCORER_KEY,
-    RewardScale,
-    ScorerSpec,
-    scorer_state,
-    target_logprobs,
-)
+from recipe.preference.rendered_pairs import PairBatch, load_pairs
+from recipe.preference.report_card import ReportCardConfig
+from recipe.preference.result import PreferenceResult, finish, result_of
+from recipe.preference.scorer import SCORER_KEY, RewardScale, scorer_state, target_logprobs
 from recipe.preference.types import PreferenceDatasetBuilder
-from recipe.run_log import RunLog, read_metrics
+from recipe.run_log import RunLog
 from recipe.schedules import LRSchedule, check_learning_rate, scheduled_learning_rate
 from recipe.tokenizer_utils import get_tokenizer
-from renderers import Renderer, get_renderer
+from renderers import get_renderer
 
 if TYPE_CHECKING:
     import mint
 
-logger = logging.getLogger(__name__)
+# Of what `pair_loss` reports; the last two are missing where all pairs of a batch are ties.
+_LOSS_METRICS = ("loss", "pair_accuracy", "mean_margin")
 
 
 @chz.chz(typecheck=True)
@@ -66,6 +63,10 @@ class Config:
     renderer_name: str | None = None
     # How a reply's reward is read from the model: Verdict or SequenceLogprob.
     readout: Readout = chz.field(default_factory=Verdict)
+    # What is minimised: Bradley-Terry, with label smoothing, margins, centring or length debiasing where asked for.
+    objective: PairObjectiveConfig = chz.field(default_factory=PairObjectiveConfig)
+    # Several models that are trusted as far as they agree.
+    ensemble: EnsembleConfig = chz.field(default_factory=EnsembleConfig)
     # mint:// path of a state to start from: its weights, with a fresh optimizer. None: a new adapter.
     load_checkpoint_path: str | None = None
     lora_rank: int = 32
@@ -90,11 +91,14 @@ class Config:
     non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
     # What is measured when the model is trained, for report_card.json.
     report_card: ReportCardConfig = chz.field(default_factory=ReportCardConfig)
+    # Where metrics go beside metrics.jsonl: "tensorboard", "wandb", "trackio".
+    loggers: tuple[str, ...] = ()
     # Everything random follows from this: the new adapter and the order of the pairs.
     seed: int = 0
 
     @chz.validate
     def _ranges(self) -> None:
+        check_loggers(self.loggers)
         check_learning_rate(self)
         lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}
         for name, minimum in lowest.items():
@@ -108,53 +112,38 @@ class Config:
             )
 
 
-@dataclass(frozen=True)
-class PreferenceResult:
-    """What a preference run leaves behind.
-
-    metrics: those of the last training step and, where pairs were held out, of the evaluation after it (docs/metrics.md
-    has their names), test/pair_accuracy_before and num_steps. scorer: makes the scorer of the trained model.
-    """
-
-    state_path: str
-    sampler_path: str
-    scorer: ScorerSpec
-    metrics: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def test_pair_accuracy(self) -> float | None:
-        """Share of held-out pairs ordered as they should be; None where none were held out."""
-        return self.metrics.get("test/pair_accuracy")
-
-    @property
-    def is_better_than_chance(self) -> bool | None:
-        """Whether the whole 95 % interval of the held-out accuracy is above one half; None where none were held out."""
-        low = self.metrics.get("test/pair_accuracy_low")
-        return None if low is None else low > 0.5
-
-
 async def main(config: Config, service: mint.ServiceClient | None = None) -> PreferenceResult:
     """Train, or resume, or return at once when the run is complete.
 
     service: the client to use; None makes one from the environment (MINT_BASE_URL). Raises InvalidRequest for bad
     settings and data before anything is trained.
     """
+    check_folder(config.log_path, config.ensemble)
+    service = service or _service_from_environment()
+    if config.ensemble.num_members > 1:
+        return await train_ensemble(config, service, train_one)
+    return await train_one(config, service)
+
+
+async def train_one(config: Config, service: mint.ServiceClient) -> PreferenceResult:
+    """A single preference model, from first to last step."""
     renderer_name = resolve_renderer_name(config.renderer_name, config.model_name)
     identity = RunIdentity(config.model_name, config.lora_rank, renderer_name)
-    service = service or _service_from_environment()
     record = await checkpoint_utils.find_resume_record(config.log_path, identity, service)
 
     renderer = get_renderer(renderer_name, get_tokenizer(config.model_name))
-    train, test = load_pairs(config, renderer, await get_context_length(service, config.model_name))
+    context_length = await get_context_length(service, config.model_name)
+    train, test = load_pairs(config.dataset_builder, config.readout, renderer, context_length)
+    held_out = [pair.pair for pair in test.pairs]
     batch_size = config.dataset_builder.examples.batch_size
     num_steps = config.num_epochs * num_batches(len(train.pairs), batch_size)
     num_steps = num_steps if config.max_steps is None else min(num_steps, config.max_steps)
-    digest = pairs_sha256([pair.pair for pair in train.pairs], [pair.pair for pair in test.pairs])
+    digest = pairs_sha256([pair.pair for pair in train.pairs], held_out)
     manifest = await stage_manifest.open_manifest(
         "preference", config, identity, renderer, digest, service, record=record
     )
     if record is not None and record.is_final and record.step >= num_steps:
-        return await _finish(config, manifest, record, test, service)
+        return await finish(config, manifest, record, held_out, service)
     first_step = record.step if record is not None else 0
 
     with RunLog(config.log_path, config=config, resume_step=first_step if record is not None else None) as log:
@@ -182,9 +171,8 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
             )
             base_logprobs_D = await base_logprobs(base_client, batch)
             adam_params = config.optimizer.adam_params(scheduled_learning_rate(config, step, num_steps))
-            loss_future = client.forward_backward_custom(
-                batch.datums_D, pair_loss(batch, config.readout, base_logprobs_D)
-            )
+            loss_fn = pair_loss(batch, config.readout, base_logprobs_D, config.objective)
+            loss_future = client.forward_backward_custom(batch.datums_D, loss_fn)
             step_future = client.optim_step(adam_params)
             try:
                 metrics |= step_metrics(batch, *await step_outcome(loss_future, step_future))
@@ -206,13 +194,14 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Pre
 
         done_steps = max(first_step, num_steps)
         rewards = await evaluation.run(client)
+        temperature, calibration = evaluation.calibration(rewards)
         if test.pairs:
-            log.metrics(evaluation.metrics(rewards) | {"progress/done_frac": 1.0}, step=done_steps)
-        scorer = scorer_state(config.readout, RewardScale.of(rewards.all_rewards()))
+            log.metrics(evaluation.metrics(rewards) | calibration | {"progress/done_frac": 1.0}, step=done_steps)
+        scorer = scorer_state(config.readout, RewardScale.of(rewards.all_rewards()), temperature)
         record = await save(
             checkpoint_utils.FINAL_NAME, step=done_steps, loop_state={**faults.loop_state(), SCORER_KEY: scorer}
         )
-    return await _finish(config, manifest, record, test, service)
+    return await finish(config, manifest, record, held_out, service)
 
 
 async def load_result(config: Config, service: mint.ServiceClient) -> PreferenceResult | None:
@@ -221,34 +210,29 @@ async def load_result(config: Config, service: mint.ServiceClient) -> Preference
         config.model_name, config.lora_rank, resolve_renderer_name(config.renderer_name, config.model_name)
     )
     record = await checkpoint_utils.find_resume_record(config.log_path, identity, service)
-    return _result(config.log_path, record) if record is not None and record.is_final else None
-
-
-def load_pairs(
-    config: Config, renderer: Renderer, context_length: int | None = None
-) -> tuple[RenderedPairs, RenderedPairs]:
-    """Training and held-out pairs as tokens. Everything that may be wrong with them is found here."""
-    split, examples = config.dataset_builder(), config.dataset_builder.examples
-    limits = [limit for limit in (examples.max_length, context_length) if limit is not None]
-    options: dict[str, Any] = {"max_length": min(limits, default=None), "on_too_long": examples.on_too_long}
-    return (
-        render_pairs(split.train, config.readout, renderer, **options),
-        render_pairs(split.held_out, config.readout, renderer, **options),
-    )
+    return result_of(config.log_path, record) if record is not None and record.is_final else None
 
 
 def pair_loss(
-    batch: PairBatch, readout: Readout, base_logprobs_D: Sequence[torch.Tensor] | None = None
+    batch: PairBatch,
+    readout: Readout,
+    base_logprobs_D: Sequence[torch.Tensor] | None = None,
+    objective: PairObjectiveConfig | None = None,
 ) -> Callable[[list[types.Datum], list[torch.Tensor]], tuple[torch.Tensor, dict[str, float]]]:
-    """The loss of a batch for forward_backward_custom: Bradley-Terry, the mean over pairs."""
+    """The loss of a batch for forward_backward_custom: the objective, by default Bradley-Terry, the mean over pairs."""
+    objective = objective or PairObjectiveConfig()
+    facts = batch.facts()
 
     def loss_fn(
         datums_D: list[types.Datum], trainer_logprobs_D: list[torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, float]]:
         chosen_N, rejected_N = batch.rewards(readout, trainer_logprobs_D, base_logprobs_D)
-        statistics = pair_statistics(chosen_N, rejected_N)
-        metrics = {"loss": statistics.loss, "pair_accuracy": statistics.accuracy, "mean_margin": statistics.mean_margin}
-        return bradley_terry(chosen_N, rejected_N).mean(), metrics
+        loss = pair_objective(chosen_N, rejected_N, facts, objective)
+        metrics = {"loss": loss.item()}
+        if not facts.is_tie_N.all():
+            statistics = pair_statistics(chosen_N[~facts.is_tie_N], rejected_N[~facts.is_tie_N])
+            metrics |= {"pair_accuracy": statistics.accuracy, "mean_margin": statistics.mean_margin}
+        return loss, metrics
 
     return loss_fn
 
@@ -266,7 +250,7 @@ def step_metrics(
     """What one step says about itself, from its batch and the two answers of the client."""
     optimizer = {f"optim/{name.split(':')[0]}": value for name, value in (response.metrics or {}).items()}
     return {
-        **{name: output.metrics[name] for name in ("loss", "pair_accuracy", "mean_margin")},
+        **{name: output.metrics[name] for name in _LOSS_METRICS if name in output.metrics},
         "num_pairs": len(batch.slots_N),
         "num_tokens": batch.num_tokens,
         **optimizer,
@@ -277,44 +261,3 @@ def _service_from_environment() -> mint.ServiceClient:
     import mint
 
     return mint.ServiceClient()
-
-
-async def _finish(
-    config: Config,
-    manifest: stage_manifest.StageManifest,
-    record: CheckpointRecord,
-    test: RenderedPairs,
-    service: mint.ServiceClient,
-) -> PreferenceResult:
-    """The report card, made here where the folder has none of this step, and the result."""
-    await write_report_card(
-        config.log_path,
-        ScorerSpec.from_record(record),
-        service,
-        [pair.pair for pair in test.pairs],
-        step=record.step,
-        config=config.report_card,
-    )
-    stage_manifest.complete(config.log_path, manifest, record)
-    return _result(config.log_path, record)
-
-
-def _result(log_path: str, record: CheckpointRecord) -> PreferenceResult:
-    lines = read_metrics(log_path)
-    metrics: dict[str, float] = {"num_steps": record.step}
-    for line in lines:
-        metrics |= {key: value for key, value in line.items() if key != "step" and not key.startswith("time/")}
-    before = next((line["test/pair_accuracy"] for line in lines if "test/pair_accuracy" in line), None)
-    if before is not None:
-        metrics["test/pair_accuracy_before"] = before
-    assert record.state_path is not None and record.sampler_path is not None, f"incomplete record {record}"
-    result = PreferenceResult(record.state_path, record.sampler_path, ScorerSpec.from_record(record), metrics)
-    if result.is_better_than_chance is False:
-        logger.warning(
-            "the preference model orders %.3f of the held-out pairs as they should be (95 %% interval %.3f to %.3f), "
-            "which may be chance: train longer, or check the pairs",
-            metrics["test/pair_accuracy"],
-            metrics["test/pair_accuracy_low"],
-            metrics["test/pair_accuracy_high"],
-        )
-    return result

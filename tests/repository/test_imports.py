@@ -97,7 +97,10 @@ def test_the_library_of_stages_knows_no_concrete_task() -> None:
 PURE_MODULES = (
     "mint/engine/losses.py",
     "recipe/schedules.py",
+    "recipe/preference/calibration.py",
+    "recipe/preference/dpo/losses.py",
     "recipe/preference/losses.py",
+    "recipe/preference/objective.py",
     "recipe/rl/advantages.py",
     "recipe/rl/credit.py",
     "recipe/rl/datums.py",
@@ -111,7 +114,7 @@ PURE_MODULES = (
 )
 PURE_LIBRARIES = {
     "__future__", "chz", "collections", "dataclasses", "enum", "functools", "itertools", "math", "mint.errors",
-    "mint.types", "numpy", "operator", "recipe.rl.types", "torch", "types", "typing",
+    "mint.seeds", "mint.types", "numpy", "operator", "recipe.rl.types", "torch", "types", "typing",
 }  # fmt: skip
 
 
