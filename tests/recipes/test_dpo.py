@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +18,7 @@ import pytest
 
 from mint.checkpoint_store import CheckpointStore
 from recipe.run_log import read_metrics
-from tests.recipes.loading import load_recipe
+from tests.recipes.loading import RECIPES, load_recipe
 
 SMALL = [
     "sft.max_steps=2",
@@ -68,6 +73,46 @@ def test_a_loss_without_a_reference_keeps_none(
     with pytest.raises(SystemExit) as left:
         recipe.main([f"log_path={tmp_path}", "dpo.loss.name=simpo", "dpo.reference_path=mint://a/sampler_weights/b"])
     assert left.value.code == 2 and "simpo compares with no reference" in capsys.readouterr().err
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    """The recipe in a process of its own, with storage beside its folder."""
+    command = [sys.executable, str(RECIPES / "dpo.py"), f"log_path={folder}", *SMALL, "dpo.save_every=1"]
+    environment = {**os.environ, "MINT_HOME": str(folder.with_name(f"{folder.name} home")), "OMP_NUM_THREADS": "1"}
+    environment.pop("MINT_BASE_URL", None)
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+
+
+def kill_when(folder: Path, is_time: Callable[[], bool]) -> None:
+    process = start(folder)
+    while not is_time():
+        assert process.poll() is None, "it came to its end before it could be killed"
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+def outcome(folder: Path) -> list[Any]:
+    """Metrics without times, the reference's logprobs, and the tensors of the last checkpoint."""
+    lines = [{key: value for key, value in line.items() if "time/" not in key} for line in read_metrics(folder / "dpo")]
+    cached = [file.read_bytes() for file in sorted((folder / "dpo" / "reference_logprobs").glob("*/0*.json"))]
+    record = json.loads((folder / "dpo" / "checkpoints.jsonl").read_text().splitlines()[-1])
+    saved = folder.with_name(f"{folder.name} home") / "runs" / record["state_path"].removeprefix("mint://")
+    return [
+        lines,
+        [json.loads(content)["logprobs"] for content in cached],
+        *map(Path.read_bytes, sorted(saved.glob("*.safetensors"))),
+    ]
+
+
+@pytest.mark.slow
+def test_a_process_killed_at_the_reference_and_between_steps_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert start(whole).wait() == 0
+    kill_when(parts, lambda: any((parts / "dpo" / "reference_logprobs").glob("*/0*.json")))
+    kill_when(parts, lambda: len(read_metrics(parts / "dpo")) == 2)
+    assert start(parts).wait() == 0
+    assert outcome(parts) == outcome(whole)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from recipe.preference.dpo.losses import PREFERENCE_LOSSES
 from recipe.preference.dpo.train import main
 from recipe.preference.types import PairExampleConfig
 from recipe.run_log import read_metrics
+from recipe.stage_manifest import read_manifest
 
 GOOD, BAD = ("red", "green", "blue"), ("mud", "dust", "ash")
 
@@ -114,6 +115,11 @@ async def test_every_loss_orders_unseen_pairs_and_leaves_a_complete_folder(
     assert result.metrics["num_steps"] == 18 and load_records(config.log_path)[-1].is_final
     folder = Path(config.log_path, "reference_logprobs")
     assert folder.exists() is PREFERENCE_LOSSES[name].uses_reference
+    manifest = read_manifest(config.log_path)
+    assert manifest is not None and (manifest.stage, manifest.state_path) == ("dpo", result.state_path)
+    page = (Path(__file__).resolve().parents[4] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    keys = {key.removeprefix("test/") for line in lines for key in line}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page and f"`test/{key}`" not in page] == []
 
 
 async def test_before_the_first_step_policy_and_reference_are_the_same(
