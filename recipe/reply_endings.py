@@ -49,14 +49,14 @@ class ReplyEndings:
 
 @dataclass(frozen=True)
 class HeldOutPrompt:
-    """What comes before the first reply that an example teaches, and that reply's length in tokens."""
+    """What comes before the last reply that an example teaches, and that reply's length in tokens."""
 
     tokens: list[int]
     num_reply_tokens: int
 
 
 def held_out_prompts(dataset: SupervisedDataset, num_prompts: int) -> list[HeldOutPrompt]:
-    """The prompts of the first examples of a held-out set: every token before the first one that carries loss."""
+    """The prompts of the first examples of a held-out set: all before the last row of tokens that carry loss."""
     prompts: list[HeldOutPrompt] = []
     for i_batch in range(len(dataset)):
         for datum in dataset.get_batch(i_batch):
@@ -64,10 +64,12 @@ def held_out_prompts(dataset: SupervisedDataset, num_prompts: int) -> list[HeldO
                 return prompts
             # Position i reads token i and predicts token i + 1.
             is_taught_T = datum.loss_fn_inputs["weights"].to_numpy() > 0
-            first = int(np.argmax(is_taught_T))
-            rest_T = is_taught_T[first:]
-            num_reply_tokens = len(rest_T) if rest_T.all() else int(np.argmin(rest_T))
-            prompts.append(HeldOutPrompt(datum.model_input.to_ints()[: first + 1], num_reply_tokens))
+            if not is_taught_T.any():
+                continue
+            last = int(np.flatnonzero(is_taught_T)[-1])
+            not_taught = np.flatnonzero(~is_taught_T[:last])
+            first = int(not_taught[-1]) + 1 if len(not_taught) else 0
+            prompts.append(HeldOutPrompt(datum.model_input.to_ints()[: first + 1], last - first + 1))
     return prompts
 
 

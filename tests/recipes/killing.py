@@ -23,6 +23,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 RECIPE = REPOSITORY / "recipes" / "rlhf_pipeline.py"
 STAGES = ("sft", "preference", "rl")
+WRITTEN_ONCE = ("stage_manifest.json", "reply_endings.json", "report_card.json")
 
 WRITING = "writing a checkpoint"
 SEALED = "checkpoint sealed, not recorded"
@@ -133,6 +134,7 @@ class Pipeline:
         """Every file that a run leaves behind, by name. Left out: what is measured in seconds, the names that storage
         draws for training runs, and the checkpoint that a process started from (a manifest's parent)."""
         files = {"summary.json": _json(_without(json.loads((self.folder / "summary.json").read_text()), "seconds"))}
+        files["gates.json"] = (self.folder / "gates.json").read_bytes()
         for stage in STAGES:
             folder = self.folder / stage
             records = _lines(folder / "checkpoints.jsonl")
@@ -142,6 +144,10 @@ class Pipeline:
             ]
             files |= {f"{stage}/metrics.jsonl": _json(timeless), f"{stage}/checkpoints.jsonl": _json(records)}
             files |= {f"{stage}/{file.name}": file.read_bytes() for file in sorted(folder.glob("rollouts/*"))}
+            measured = sorted([*folder.glob("yardstick*.json*"), *folder.glob("disagreements.jsonl")])
+            files |= {f"{stage}/{file.name}": _json(file.read_text()) for file in measured}
+            once = (folder / name for name in WRITTEN_ONCE)
+            files |= {f"{stage}/{file.name}": _json(json.loads(file.read_text())) for file in once if file.exists()}
             for path in (record[key] for record in records for key in ("state_path", "sampler_path")):
                 checkpoint = self.home / "runs" / path.removeprefix("mint://")
                 for file in sorted(checkpoint.iterdir()):
@@ -167,7 +173,8 @@ class Pipeline:
         return {line[key] for line in lines for key in ("state_path", "sampler_path")}
 
     def _is_finished(self, stage: str) -> bool:
-        return any(line["name"] == "final" for line in _lines(self.folder / stage / "checkpoints.jsonl"))
+        manifest = self.folder / stage / "stage_manifest.json"
+        return manifest.exists() and json.loads(manifest.read_text())["state_path"] is not None
 
 
 def moment_of(unfinished: set[Path], unrecorded: set[str]) -> str:
