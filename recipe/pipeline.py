@@ -16,6 +16,7 @@ import chz
 import mint
 from mint.errors import InvalidRequest, nearest_name
 from recipe.gate_config import GateConfig
+from recipe.metric_loggers import check_loggers
 from recipe.pipeline_gates import GateKeeper, gates_of_rl, gates_of_sft
 from recipe.pipeline_stages import (
     MissingStage,
@@ -28,6 +29,7 @@ from recipe.pipeline_stages import (
 from recipe.pipeline_summary import SUMMARY_FILE, Summary, summary_table, write_summary
 from recipe.pipeline_yardstick import YardstickConfig
 from recipe.preference import train as preference_train
+from recipe.report import reported
 from recipe.rl import train as rl_train
 from recipe.run_log import FolderLock
 from recipe.supervised import train as sft_train
@@ -74,11 +76,14 @@ class Config:
     comparison: ComparisonConfig = chz.field(default_factory=ComparisonConfig)
     # What each stage has to reach, and what follows where it does not.
     gates: GateConfig = chz.field(default_factory=GateConfig)
+    # Where every stage's metrics go beside metrics.jsonl, unless the stage's own setting says otherwise.
+    loggers: tuple[str, ...] = ()
     # Server; None means MINT_BASE_URL, and without that the embedded engine.
     base_url: str | None = None
 
     @chz.validate
     def _check_stages(self) -> None:
+        check_loggers(self.loggers)
         unknown = [stage for stage in self.stages if stage not in STAGES]
         if isinstance(self.stages, str) or unknown or not self.stages:
             raise InvalidRequest(
@@ -102,8 +107,15 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Sum
     The folder is for one pipeline at a time: LogPathInUse where another is at work in it.
     """
     root = Path(config.log_path).expanduser()
-    with FolderLock(root):
-        return await _run_stages(config, root, service)
+    with FolderLock(root), reported(root):
+        return await _run_stages(_with_loggers(config), root, service)
+
+
+def _with_loggers(config: Config) -> Config:
+    stages = {stage: getattr(config, stage) for stage in STAGES}
+    return chz.replace(
+        config, **{name: chz.replace(stage, loggers=stage.loggers or config.loggers) for name, stage in stages.items()}
+    )
 
 
 async def _run_stages(config: Config, root: Path, service: mint.ServiceClient | None) -> Summary:

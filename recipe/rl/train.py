@@ -29,6 +29,7 @@ from recipe.checkpoint_utils import (
 )
 from recipe.evaluators import Evaluator, IterationEvaluator
 from recipe.numeric_faults import NumericFaults
+from recipe.report import bring_up_to_date
 from recipe.rl.asynchronous import Asynchronous
 from recipe.rl.config import Config
 from recipe.rl.dataset_digest import reward_paths, rl_data_sha256
@@ -91,6 +92,7 @@ async def main(
     )  # fmt: skip
     if record is not None and record.is_final and start >= num_iterations:
         stage_manifest.complete(config.log_path, manifest, record)
+        bring_up_to_date(config.log_path)
         logger.info("%s holds a finished run of %d iterations", config.log_path, start)
         return _result(config, record)
 
@@ -141,6 +143,7 @@ async def main(
             log.metrics({**metrics, "progress/done_frac": 1.0}, step=last_step)
         record = await save(FINAL_NAME, step=last_step, loop_state=faults.loop_state() | run.loop_state())
     stage_manifest.complete(config.log_path, manifest, record)
+    bring_up_to_date(config.log_path)
     return _result(config, record)
 
 

@@ -20,9 +20,11 @@ from mint.seeds import derive_seed
 from recipe import checkpoint_utils, stage_manifest
 from recipe.checkpoint_utils import CheckpointRecord, RunIdentity
 from recipe.evaluators import Evaluator, run_evaluators
+from recipe.metric_loggers import check_loggers
 from recipe.model_info import get_context_length, resolve_renderer_name
 from recipe.numeric_faults import NonFiniteConfig, NumericFaults, step_outcome
 from recipe.optimizer_config import AdamConfig
+from recipe.report import bring_up_to_date
 from recipe.run_log import RunLog, read_metrics
 from recipe.schedules import LRSchedule, check_learning_rate, scheduled_learning_rate
 from recipe.supervised.data import data_sha256
@@ -68,6 +70,8 @@ class Config:
     ttl_seconds: int | None = None
     # What happens when a loss or gradient is not finite.
     non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
+    # Where metrics go beside metrics.jsonl: "tensorboard", "wandb", "trackio".
+    loggers: tuple[str, ...] = ()
     # Everything random follows from this: the new adapter and the order of the data.
     seed: int = 0
 
@@ -76,6 +80,7 @@ class Config:
 
     @chz.validate
     def _ranges(self) -> None:
+        check_loggers(self.loggers)
         check_learning_rate(self)
         lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}
         for name, minimum in lowest.items():
@@ -234,6 +239,7 @@ def _finish(
     test_dataset: SupervisedDataset | None,
 ) -> SFTResult:
     stage_manifest.complete(config.log_path, manifest, record)
+    bring_up_to_date(config.log_path)
     return replace(_result(config.log_path, record), held_out=test_dataset)
 
 
