@@ -20,7 +20,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """`detail` says what was found, with its numbers; `remedy` what to do where the check failed."""
+    """`detail` says what was found, with its numbers; `remedy` what to do about it where something can be done."""
 
     name: str
     outcome: Outcome
@@ -31,9 +31,9 @@ class Check:
         assert self.remedy or self.outcome is not Outcome.FAIL, f"check {self.name!r} fails without a remedy"
 
     def lines(self, palette: Palette) -> list[str]:
-        """One line, and for a failure a second with the remedy."""
+        """One line, and a second with the remedy where there is one."""
         outcome = palette.paint(f"{self.outcome.value:4}", _STYLES[self.outcome.value])
         lines = [f"  {outcome}  {self.name}: {self.detail}"]
-        if self.outcome is Outcome.FAIL:
+        if self.remedy:
             lines.append(f"        {palette.paint('what to do:', 'bold')} {self.remedy}")
         return lines

@@ -26,6 +26,9 @@ from renderers import get_text
 MIN_PAIRS_FOR_MODEL = 100
 """With fewer pairs a model of words learns too little to say anything about them."""
 
+MAX_PAIRS_FOR_MODEL = 20_000
+"""Of more pairs the model of words sees those of as many prompts as have about so many: enough for a share."""
+
 CONFIDENT_SHARE = 0.1
 """The pairs of which the model is surest, as a share of all."""
 
@@ -59,7 +62,7 @@ class SuspiciousPair:
 
 @dataclass(frozen=True)
 class WordModelNoise:
-    """What a cross-fitted model of words says about the labels.
+    """What a cross-fitted model of words says about the labels of `num_pairs` pairs.
 
     accuracy: share of labels that it predicts. confident_error: share of labels that contradict it among the tenth of
     the pairs of which it is surest. Where labels are wrong at random, whatever the pair, that is at least the share of
@@ -67,6 +70,7 @@ class WordModelNoise:
     ε + m(1 − 2ε) >= ε with m the model's own errors, which are fewest there. suspicious: likeliest wrong, worst first.
     """
 
+    num_pairs: int
     accuracy: ShareEstimate
     confident_error: ShareEstimate
     suspicious: list[SuspiciousPair]
@@ -107,7 +111,9 @@ def word_model_noise(
     if len(positions) < MIN_PAIRS_FOR_MODEL or len(prompts) < 2:
         return None
     random.Random(seed).shuffle(prompts)
-    fold_of = {prompt: i_prompt % NUM_FOLDS for i_prompt, prompt in enumerate(prompts)}
+    num_prompts = max(math.ceil(len(prompts) * min(1.0, MAX_PAIRS_FOR_MODEL / len(positions))), 2)
+    fold_of = {prompt: i_prompt % NUM_FOLDS for i_prompt, prompt in enumerate(prompts[:num_prompts])}
+    positions = [i for i in positions if numbered_N[i].prompt in fold_of]
     differences = word_differences(
         [
             (numbered_N[i].chosen, get_text(pairs_N[i].chosen), numbered_N[i].rejected, get_text(pairs_N[i].rejected))
@@ -120,6 +126,7 @@ def word_model_noise(
     surest = np.argsort(-np.abs(margins_N), kind="stable")[: math.ceil(CONFIDENT_SHARE * len(positions))].tolist()
     worst = [i for i in np.argsort(margins_N, kind="stable")[:_NUM_SUSPICIOUS].tolist() if margins_N[i] < 0]
     return WordModelNoise(
+        num_pairs=len(positions),
         accuracy=clustered_share(hits_N.tolist(), prompts_N),
         confident_error=clustered_share([1 - float(hits_N[i]) for i in surest], [prompts_N[i] for i in surest]),
         suspicious=[SuspiciousPair(positions[i], 1 / (1 + math.exp(-margins_N[i]))) for i in worst],

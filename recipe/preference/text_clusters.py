@@ -51,7 +51,11 @@ def near_duplicate_leaders(texts_R: Sequence[str], threshold: float = NEAR_SIMIL
     leader_R = list(range(len(texts_R)))
     leaders_of_band: list[dict[int, list[int]]] = [defaultdict(list) for _ in range(_NUM_BANDS)]
     shared_RB = np.stack([_is_repeated(bands_RB[:, i]) for i in range(_NUM_BANDS)], axis=1)
-    shingles = lru_cache(maxsize=4096)(lambda i_text: np.unique(_shingles([texts_R[i_text]])[0]))
+
+    @lru_cache(maxsize=4096)
+    def shingles(i_text: int) -> NDArray[np.uint64]:
+        return np.unique(_shingles([texts_R[i_text]])[0])
+
     for i_text in np.flatnonzero(shared_RB.any(axis=1)).tolist():
         buckets = [leaders_of_band[b][int(bands_RB[i_text, b])] for b in np.flatnonzero(shared_RB[i_text])]
         candidates = sorted({leader for bucket in buckets for leader in bucket[:_MAX_COMPARED]})

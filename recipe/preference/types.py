@@ -48,7 +48,7 @@ class PreferencePair:
             validate_messages([reply])
             if reply["role"] != "assistant":
                 raise InvalidRequest(f"{name} has role {reply['role']!r}: it must be an assistant message")
-        if _said(self.chosen) == _said(self.rejected):
+        if replies_are_equal(self.chosen, self.rejected):
             raise InvalidRequest(
                 f"chosen and rejected are equal ({_excerpt(self.chosen)}): a pair needs two different replies; "
                 "remove it"
@@ -94,6 +94,11 @@ class PreferenceSplit:
                 "memory: remove them from one side, or leave out the held-out pairs and let held_out_share split by "
                 "prompt"
             )
+
+
+def replies_are_equal(first: Message, second: Message) -> bool:
+    """Whether two replies say the same, spaces at their ends aside; thinking and tool calls count."""
+    return _said(first) == _said(second)
 
 
 def prompt_key(prompt: Sequence[Message]) -> str:

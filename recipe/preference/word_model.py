@@ -43,7 +43,7 @@ class WordCounts:
             buckets, counts = np.unique(
                 np.fromiter((bucket_of[word] for word in words), np.int64, len(words)), return_counts=True
             )
-            self._counts[number] = (buckets, np.log1p(counts))
+            self._counts[number] = (buckets, np.log1p(counts.astype(np.float64)))
         return self._counts[number]
 
 
@@ -58,11 +58,11 @@ class WordDifferences:
 
     def margins(self, weights_W: NDArray[np.float64]) -> NDArray[np.float64]:
         """margins_N: the matrix times the weights."""
-        return np.bincount(self.rows_E, self.values_E * weights_W[self.columns_E], self.num_pairs)
+        return _sums(self.rows_E, self.values_E * weights_W[self.columns_E], self.num_pairs)
 
     def sum_of_rows(self, factors_N: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_W: the rows times their factors, added up."""
-        return np.bincount(self.columns_E, self.values_E * factors_N[self.rows_E], NUM_BUCKETS)
+        return _sums(self.columns_E, self.values_E * factors_N[self.rows_E], NUM_BUCKETS)
 
     def subset(self, is_wanted_N: NDArray[np.bool_]) -> WordDifferences:
         """The wanted rows."""
@@ -83,7 +83,7 @@ def word_differences(replies_N: Sequence[tuple[int, str, int, str]]) -> WordDiff
         buckets_a, weights_a = counts.of(chosen, chosen_text)
         buckets_b, weights_b = counts.of(rejected, rejected_text)
         buckets, place = np.unique(np.concatenate([buckets_a, buckets_b]), return_inverse=True)
-        weights = np.bincount(place, np.concatenate([weights_a, -weights_b]), len(buckets))
+        weights = _sums(place, np.concatenate([weights_a, -weights_b]), len(buckets))
         is_used = weights != 0
         weights = weights[is_used]
         rows.append(np.full(len(weights), i_pair, dtype=np.int64))
@@ -116,3 +116,8 @@ def fit(differences: WordDifferences) -> NDArray[np.float64]:
 
     optimizer.step(loss)
     return weights_W.numpy()
+
+
+def _sums(places: NDArray[np.int64], values: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """The sum of the values of each place."""
+    return np.bincount(places, values, size).astype(np.float64, copy=False)
