@@ -1,4 +1,4 @@
-"""The folder of a run: config.json, metrics.jsonl and one console line per step."""
+"""The folder of a run: config.json and metrics.jsonl; each step is also shown and given to the loggers asked for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,6 +17,8 @@ from mint.errors import InvalidRequest, StorageError
 from recipe import journal
 from recipe.checkpoint_utils import set_aside_later_records
 from recipe.config_record import config_changes, config_to_json
+from recipe.metric_loggers import MetricLoggers
+from recipe.progress import Progress, stage_name
 
 logger = logging.getLogger(__name__)
 
@@ -24,21 +26,6 @@ METRICS_FILE = "metrics.jsonl"
 CONFIG_FILE = "config.json"
 CONFIG_CHANGES_FILE = "config_changes.jsonl"
 LOCK_FILE = ".lock"
-
-# What a console line shows, in this order, where a step has it; the rest is in metrics.jsonl.
-HEADLINES = (
-    "train_mean_nll",
-    "test/nll",
-    "loss",
-    "pair_accuracy",
-    "test/pair_accuracy",
-    "env/all/reward/total",
-    "test/env/all/reward/total",
-    "kl_sample_train_v1",
-    "entropy",
-    "learning_rate",
-)
-_MAX_FALLBACK_HEADLINES = 6
 
 
 class LogPathInUse(InvalidRequest):
@@ -108,6 +95,9 @@ class RunLog:
     first, then keys in order, floats in full, a non-finite value as null with a warning. Each line is on disk before
     `metrics` returns.
 
+    Each line is shown on the terminal (`recipe.progress`) and given to the loggers that the config names in `loggers`
+    (`recipe.metric_loggers`), after it is on disk.
+
     The folder is locked while the log is open: a second process (or a second RunLog) on the same `log_path` gets
     LogPathInUse. The lock ends with the process, however it ends. Where a line cannot be written, `metrics` raises
     StorageError: the lines before it stay.
@@ -122,14 +112,21 @@ class RunLog:
         """
         self.log_path = Path(log_path).expanduser()
         self._lock: FolderLock | None = FolderLock(self.log_path)
+        self._loggers: MetricLoggers | None = None
+        self._progress: Progress | None = None
         try:
             if resume_step is not None:
                 set_aside_later_records(self.log_path, resume_step)
-            self._last_step = self._drop_lines_from(resume_step or 0)
-            self._record_config(config_to_json(config), resume_step)
+            kept = self._drop_lines_from(resume_step or 0)
+            self._last_step = max((line.get("step", -1) for line in kept), default=-1)
+            record = config_to_json(config)
+            self._record_config(record, resume_step)
+            names: Sequence[str] = getattr(config, "loggers", ())
+            self._loggers = MetricLoggers(names, self.log_path, record["values"], resume_step or 0, kept)
         except BaseException:
             self.close()
             raise
+        self._progress = Progress(stage_name(config), resume_step or 0)
         self._warned_keys: set[str] = set()
 
     def metrics(self, values: Mapping[str, Any], step: int) -> None:
@@ -140,10 +137,16 @@ class RunLog:
         line = {key: self._to_json(key, values[key]) for key in sorted(values)}
         journal.append_line(self.log_path / METRICS_FILE, {"step": step, **line})
         self._last_step = step
-        print(console_line(step, line), flush=True)
+        assert self._progress is not None and self._loggers is not None
+        self._progress.show(step, line)
+        self._loggers.log(line, step)
 
-    def close(self) -> None:
-        """Release the folder. Closing twice does nothing."""
+    def close(self, *, is_complete: bool = True) -> None:
+        """Release the folder. Closing twice does nothing. is_complete: the run was not broken off."""
+        if self._progress is not None:
+            self._progress.close()
+        if self._loggers is not None:
+            self._loggers.close(is_complete=is_complete)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -154,7 +157,7 @@ class RunLog:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(is_complete=error is None)
 
     def _to_json(self, key: str, value: Any) -> Any:
         if hasattr(value, "item"):
@@ -168,7 +171,7 @@ class RunLog:
             raise InvalidRequest(f"metric {key}={value!r}: must be a number or a string, not {type(value).__name__}")
         return value
 
-    def _drop_lines_from(self, first_step: int) -> int:
+    def _drop_lines_from(self, first_step: int) -> list[dict[str, Any]]:
         path = self.log_path / METRICS_FILE
         records = journal.read_lines(path)
         kept = [record for record in records if record.get("step", -1) < first_step]
@@ -176,7 +179,7 @@ class RunLog:
             logger.warning("%s: dropped %d lines; going on from step %d", path, len(records) - len(kept), first_step)
         if path.exists():
             journal.rewrite_lines(path, kept)
-        return max((record.get("step", -1) for record in kept), default=-1)
+        return kept
 
     def _record_config(self, record: dict[str, Any], resume_step: int | None) -> None:
         path = self.log_path / CONFIG_FILE
@@ -198,21 +201,3 @@ class RunLog:
 def read_metrics(log_path: str | Path) -> list[dict[str, Any]]:
     """Every line of a run's metrics.jsonl, oldest first; [] where there is none."""
     return journal.read_lines(Path(log_path).expanduser() / METRICS_FILE)
-
-
-def console_line(step: int, values: Mapping[str, Any]) -> str:
-    """One aligned line for people: progress, seconds, then the headline metrics this step has."""
-    keys = [key for key in HEADLINES if key in values]
-    if not keys:
-        keys = [key for key in values if not key.startswith(("time/", "progress/"))][:_MAX_FALLBACK_HEADLINES]
-    progress, seconds = values.get("progress/done_frac"), values.get("time/step")
-    head = f"step {step:5d}"
-    head += f" {progress:6.1%}" if isinstance(progress, float) else " " * 7
-    head += f" {seconds:6.1f}s" if isinstance(seconds, float) else " " * 8
-    return "  ".join([head, *(f"{key} {_for_people(values[key])}" for key in keys)])
-
-
-def _for_people(value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:.2e}" if value != 0 and abs(value) < 1e-2 else f"{value:.4f}"

@@ -6,6 +6,7 @@ import chz
 
 from mint.errors import InvalidRequest
 from recipe.lora_targets import LoraTargets
+from recipe.metric_loggers import check_loggers
 from recipe.numeric_faults import NonFiniteConfig
 from recipe.optimizer_config import AdamConfig
 from recipe.rl.advantages import get_advantage_fn
@@ -89,6 +90,8 @@ class Config:
     non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
     # What happens when an environment fails.
     env_faults: EnvFaultConfig = chz.field(default_factory=EnvFaultConfig)
+    # Where metrics go beside metrics.jsonl: "tensorboard", "wandb", "trackio".
+    loggers: tuple[str, ...] = ()
     # Of the new adapter and of every rollout.
     seed: int = 0
 
@@ -99,6 +102,7 @@ class Config:
     def _check(self) -> None:
         get_advantage_fn(self.advantage)
         PolicyLoss(self.loss_fn, self.loss_fn_config).check(self.temperature, self.advantage_config.length_norm)
+        check_loggers(self.loggers)
         check_learning_rate(self)
         at_least_one = {"max_tokens": self.max_tokens, "lora_rank": self.lora_rank, "num_substeps": self.num_substeps}
         if self.max_steps is not None:

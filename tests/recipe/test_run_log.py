@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mint.errors import InvalidRequest
-from recipe.run_log import RunLog, console_line, read_metrics
+from recipe.run_log import RunLog, read_metrics
 
 
 @chz.chz(typecheck=True)
@@ -112,11 +112,6 @@ def test_another_process_is_refused_and_a_killed_one_frees_the_folder(tmp_path: 
         process.kill()
         process.wait()
     RunLog(tmp_path, config=Settings()).close()
-
-
-def test_console_line_shows_progress_seconds_and_headlines_only() -> None:
-    values = {"a/detail": 1.0, "learning_rate": 1e-4, "progress/done_frac": 0.5, "time/step": 1.25, "train_mean_nll": 2}
-    assert console_line(12, values) == "step    12  50.0%    1.2s  train_mean_nll 2  learning_rate 1.00e-04"
 
 
 def test_each_step_prints_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

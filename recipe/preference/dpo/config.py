@@ -7,6 +7,7 @@ import math
 import chz
 
 from mint.errors import InvalidRequest
+from recipe.metric_loggers import check_loggers
 from recipe.numeric_faults import NonFiniteConfig
 from recipe.optimizer_config import AdamConfig
 from recipe.preference.dpo.labelled_replies import LabelledReplyDatasetBuilder
@@ -111,6 +112,8 @@ class Config:
     ttl_seconds: int | None = None
     # What happens when a loss or gradient is not finite.
     non_finite: NonFiniteConfig = chz.field(default_factory=NonFiniteConfig)
+    # Where metrics go beside metrics.jsonl: "tensorboard", "wandb", "trackio".
+    loggers: tuple[str, ...] = ()
     # Everything random follows from this: the new adapter, the order of the data, the replies that kto mismatches.
     seed: int = 0
 
@@ -119,6 +122,7 @@ class Config:
 
     @chz.validate
     def _ranges(self) -> None:
+        check_loggers(self.loggers)
         check_learning_rate(self)
         lowest = {"lora_rank": 1, "num_epochs": 1, "max_steps": 1, "ttl_seconds": 1, "eval_every": 0, "save_every": 0}
         for name, minimum in lowest.items():
