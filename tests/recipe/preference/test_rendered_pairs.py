@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -135,3 +136,20 @@ def test_slots_decide_which_datum_is_which_not_position(renderer: Renderer) -> N
     assert torch.equal(chosen_N, mixed_chosen_N) and torch.equal(rejected_N, mixed_rejected_N)
     assert chosen_N[0] != rejected_N[0]
     assert [slots.pair_id for slots in batch.slots_N] == [0, 1]
+
+
+@pytest.mark.parametrize("readout", [Verdict(), SequenceLogprob()])
+def test_the_objective_is_told_strengths_ties_and_the_length_of_replies(
+    readout: Verdict | SequenceLogprob, renderer: Renderer
+) -> None:
+    strong = dataclasses.replace(make_pair("word " * 9), strength=2.5)
+    facts = PairBatch.of(
+        render_pairs([strong, dataclasses.replace(strong, strength=1.0, is_tie=True)], readout, renderer).pairs
+    ).facts()
+    assert facts.strengths_N.tolist() == [2.5, 1.0]
+    assert facts.is_tie_N.tolist() == [False, True]
+    num_chosen, num_rejected = (
+        len(renderer.tokenizer.encode(str(reply["content"]))) for reply in (strong.chosen, strong.rejected)
+    )
+    assert facts.length_differences_N.tolist() == [num_chosen - num_rejected] * 2
+    assert num_chosen != num_rejected

@@ -189,6 +189,25 @@ def test_a_record_of_another_stage_has_no_scorer() -> None:
         ScorerSpec.from_record(CheckpointRecord(name="final", step=3, sampler_path="mint://a/sampler_weights/final"))
 
 
+def test_a_record_from_before_temperatures_and_ensembles_can_be_read() -> None:
+    record = CheckpointRecord(
+        name="final",
+        step=3,
+        sampler_path="mint://a/sampler_weights/final",
+        base_model="m",
+        renderer="role_colon",
+        loop_state={"scorer": {"readout": Verdict().to_json(), "scale": {"mean": 1.0, "std": 2.0}}},
+    )
+    spec = ScorerSpec.from_record(record)
+    assert spec == ScorerSpec("mint://a/sampler_weights/final", "m", "role_colon", Verdict(), RewardScale(1.0, 2.0))
+    assert (spec.temperature, spec.members) == (1.0, ())
+
+
+def test_a_folder_without_a_finished_stage_has_no_scorer(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="holds no finished preference stage; give the log_path of one"):
+        ScorerSpec.from_log_path(tmp_path)
+
+
 def test_length_only_accuracy_by_hand() -> None:
     def pair(chosen: str, rejected: str) -> PreferencePair:
         return PreferencePair(

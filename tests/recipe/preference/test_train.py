@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from recipe.preference import train
 from recipe.preference.data import ListPreferenceDatasetBuilder
 from recipe.preference.readouts import SequenceLogprob, Verdict
 from recipe.preference.rendered_pairs import PairBatch, render_pairs
+from recipe.preference.report_card import ReportCardConfig
 from recipe.preference.scorer import PreferenceScorer, ScorerSpec
 from recipe.preference.train import Config, main, pair_loss
 from recipe.preference.types import PairExampleConfig, PreferenceDatasetBuilder, PreferencePair, PreferenceSplit
@@ -245,6 +248,50 @@ async def test_a_pair_has_the_same_rewards_whatever_is_in_its_batch(
     )
     output = await client.forward_backward_custom(swapped.datums_D, pair_loss(swapped, Verdict()))
     assert output.metrics["mean_margin"] == pytest.approx(-margin, abs=1e-5)
+
+
+async def test_ties_are_trained_on_and_left_out_of_accuracies(
+    service: mint.ServiceClient, make_config: Callable[..., Config]
+) -> None:
+    ties = [dataclasses.replace(pair, is_tie=True) for pair in make_pairs(8)]
+    builder = ListPreferenceDatasetBuilder(
+        pairs=ties[4:], held_out_pairs=[*make_pairs(3), ties[3]], examples=PairExampleConfig(batch_size=4)
+    )
+    result = await main(make_config(dataset_builder=builder, num_epochs=8), service)
+    lines = read_metrics(make_config().log_path)
+    assert lines[7]["loss"] < lines[0]["loss"] and lines[7]["loss"] == pytest.approx(math.log(2), abs=0.05)
+    assert "pair_accuracy" not in lines[0] and "mean_margin" not in lines[0]
+    assert result.metrics["test/num_pairs"] == 3
+
+
+async def test_an_objective_is_set_from_the_command_line_and_trained_on(
+    service: mint.ServiceClient, make_config: Callable[..., Config]
+) -> None:
+    arguments = ["objective.label_smoothing=0.2", "objective.centring_coef=0.01", "objective.length_debias_coef=1.0"]
+    values = {"log_path": "unused", "dataset_builder": make_config().dataset_builder}
+    objective = chz.Blueprint(Config).apply(values).make_from_argv(arguments).objective
+    plain = await main(make_config("plain", max_steps=2, report_card=ReportCardConfig(is_on=False)), service)
+    other = await main(
+        make_config("other", max_steps=2, objective=objective, report_card=ReportCardConfig(is_on=False)), service
+    )
+    first, first_other = (read_metrics(make_config(name).log_path)[0] for name in ("plain", "other"))
+    assert first["test/loss"] == first_other["test/loss"] and first["mean_margin"] == first_other["mean_margin"]
+    assert first["loss"] != first_other["loss"]
+    assert plain.metrics["test/loss"] != other.metrics["test/loss"]
+
+
+async def test_the_temperature_is_reported_once_and_kept_with_the_scorer(
+    service: mint.ServiceClient, make_config: Callable[..., Config]
+) -> None:
+    config = make_config(num_epochs=1)
+    result = await main(config, service)
+    lines = read_metrics(config.log_path)
+    assert [line["step"] for line in lines if "test/temperature" in line] == [3]
+    assert result.scorer.temperature == lines[-1]["test/temperature"] > 0
+    scorer = result.scorer.build(service)
+    margin = 0.7 * result.scorer.scale.std / result.scorer.temperature
+    assert scorer.probability(0.5, -0.2) == pytest.approx(1 / (1 + math.exp(-margin)))
+    assert scorer.probability(1.0, 1.0) == 0.5
 
 
 async def test_without_held_out_pairs_there_are_no_test_metrics_and_still_a_scale(
