@@ -64,8 +64,8 @@ class GateKeeper:
             found = "; ".join(gate.finding() for gate in stopping)
             settings = " ".join(f"gates.{gate.name}.on_failed=warn" for gate in stopping)
             raise StageGateFailed(
-                f"{found}. Try: {'; '.join(gate.advice for gate in stopping)}. A finished stage learns otherwise in "
-                f"another log_path only; with {settings} the same command goes on regardless. All gates: {self._file}"
+                f"{found}. Try: {'; '.join(gate.advice for gate in stopping)}. Other settings of a finished stage "
+                f"need another log_path; with {settings} the same command goes on regardless. All gates: {self._file}"
             )
 
     def to_json(self) -> list[dict[str, Any]]:
