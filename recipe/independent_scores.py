@@ -19,7 +19,6 @@ from envs.rlhf import GoldScore, RLHFDatasetBuilder
 from envs.tournament import PairJudge
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
-from recipe.checkpoint_utils import FINAL_NAME, get_last_checkpoint
 from recipe.completers import MintMessageCompleter
 from recipe.model_info import resolve_renderer_name
 from recipe.preference.scorer import ScorerSpec
@@ -74,13 +73,7 @@ class SecondPreferenceModel(IndependentScore):
 
     async def open(self, policy: ScoredPolicy, service: mint.ServiceClient) -> Score:
         """See IndependentScore."""
-        record = get_last_checkpoint(self.log_path, "sampler_path")
-        if record is None or record.name != FINAL_NAME:
-            raise InvalidRequest(
-                f"yardstick.independent.log_path={self.log_path!r} holds no finished preference stage; give the folder "
-                "of one (recipe.preference.train)"
-            )
-        return ScorerSpec.from_record(record).build(service).score
+        return ScorerSpec.from_log_path(self.log_path).build(service).score
 
 
 @chz.chz(typecheck=True)
