@@ -47,7 +47,7 @@ async def test_every_key_and_probe_and_feature_is_on_the_page() -> None:
     plain = {"num_prompts"}
     assert set(await card()) - names - plain == set()
     assert set(PROBES) | set(FEATURES) <= names
-    settings = {name.removeprefix("report_card.") for name in names if name.startswith("report_card.")} - {"json"}
+    settings = set(re.findall(r"`report_card\.(\w+)(?:=\w+)?`", PAGE)) - {"json"}
     assert settings == set(ReportCardConfig.__annotations__)
 
 
