@@ -173,8 +173,8 @@ def _noise_checks(audit: DataAudit) -> Iterator[Check]:
     if labels.disagreement is not None and labels.noise is not None and labels.low is not None:
         detail = (
             f"{labels.num_reply_pairs:,} pairs of replies have several labels, which differ in "
-            f"{labels.disagreement:.1%} of comparisons: about {labels.noise:.1%} of labels are wrong ({labels.low:.1%} to {labels.high:.1%}), if "
-            "they err independently"
+            f"{labels.disagreement:.1%} of comparisons: about {labels.noise:.1%} of labels are wrong "
+            f"({labels.low:.1%} to {labels.high:.1%}), if they err independently"
         )
         yield _check(
             "repeated labels", labels.low > _NOTED_NOISE, detail, detail,
@@ -183,8 +183,8 @@ def _noise_checks(audit: DataAudit) -> Iterator[Check]:
     if model:
         detail = (
             f"a model of words predicts {_estimate(model.accuracy)} of labels; of the tenth where it is surest, "
-            f"{_estimate(model.confident_error)} contradict it, and random label noise is no more than that; least "
-            f"likely: {_lines([line for line, _ in audit.suspicious_lines])}"
+            f"{_estimate(model.confident_error)} contradict it; were labels wrong at random, whatever the pair, it "
+            f"would be no more of them than that; least likely: {_lines([line for line, _ in audit.suspicious_lines])}"
         )
         yield _check(
             "surprising labels", _interval(model.confident_error)[0] > _NOTED_NOISE, detail, detail,
