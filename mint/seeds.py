@@ -13,5 +13,5 @@ def derive_seed(*parts: int | str) -> int:
     if not parts:
         raise ValueError("derive_seed() needs at least one part")
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
