@@ -13,6 +13,8 @@ HIGH_CORRELATION = 0.5
 HIGH_SHARE_CHANGED = 0.1
 
 _BAR_WIDTH = 20
+_NAME_WIDTH = 25
+_MAX_SOURCES = 10
 Card = Mapping[str, Any]
 
 
@@ -82,7 +84,10 @@ def _accuracies(card: Card) -> list[str]:
         _share("where the two disagree", card["beats_length_only"]),
         _share("on length-balanced pairs", card["length_balanced"]),
     ]
-    lines += [_share(f"from {source}", accuracy) for source, accuracy in card["by_source"].items()]
+    sources = sorted(card["by_source"].items(), key=lambda item: -item[1]["num_pairs"])
+    lines += [_share(f"from {source}", accuracy) for source, accuracy in sources[:_MAX_SOURCES]]
+    if len(sources) > _MAX_SOURCES:
+        lines.append(f"  and {len(sources) - _MAX_SOURCES} more sources (--json has them all)")
     left_out = [
         f"{card[key]} {name}" for key, name in (("num_ties", "ties"), ("num_too_long", "too long")) if card[key]
     ]
@@ -90,7 +95,7 @@ def _accuracies(card: Card) -> list[str]:
 
 
 def _share(name: str, estimate: Card, note: str = "") -> str:
-    head = f"  {name:<26}"
+    head = f"  {_cut(name, _NAME_WIDTH):<{_NAME_WIDTH + 1}}"
     if not estimate["num_pairs"]:
         return f"{head}     -  no pairs"
     interval = f"({estimate['low']:.3f} to {estimate['high']:.3f})"
