@@ -190,7 +190,7 @@ def test_worked_text() -> None:
     assert "left out" not in text
     by_source = {f"source number {i} of many": share(0.8, 0.7, 0.9, i) for i in range(1, 13)}
     many = card_text(changed(by_source=by_source), "Report card", PLAIN).splitlines()
-    assert [line for line in many if "from source" in line][0].startswith("  from source number 12 of…  0.800  ")
+    assert next(line for line in many if "from source" in line).startswith("  from source number 12 of…  0.800  ")
     assert "  and 2 more sources (--json has them all)" in many
     assert "left out: 2 ties, 3 too long" in card_text(changed(num_ties=2, num_too_long=3), "Report card", PLAIN)
     assert "  on length-balanced pairs       -  no pairs" in card_text(changed(length_balanced=NO_PAIRS), "", PLAIN)
