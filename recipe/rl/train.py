@@ -32,7 +32,6 @@ from recipe.numeric_faults import NumericFaults
 from recipe.report import bring_up_to_date
 from recipe.rl.asynchronous import Asynchronous
 from recipe.rl.config import Config
-from recipe.rl.dataset_digest import reward_paths, rl_data_sha256
 from recipe.rl.env_faults import FaultWindow
 from recipe.rl.evaluation import RLTestSetEvaluator
 from recipe.rl.kl import KLReferenceConfig
@@ -40,12 +39,11 @@ from recipe.rl.kl_coefficient import KLCoefficient
 from recipe.rl.loop_modes import LoopMode
 from recipe.rl.on_policy import OnPolicy
 from recipe.rl.policy_update import policy_loss_at
+from recipe.rl.rl_manifest import open_rl_manifest
 from recipe.rl.run import Run
 from recipe.rl.streaming import Streaming
 from recipe.rl.types import RLDataset
 from recipe.run_log import RunLog, read_metrics
-from recipe.tokenizer_utils import get_tokenizer
-from renderers import get_renderer
 
 logger = logging.getLogger(__name__)
 
@@ -84,12 +82,7 @@ async def main(
     if "dataset" in recorded:
         train_dataset.load_state_dict(recorded["dataset"])
     num_iterations = _num_iterations(config, train_dataset)
-    digest, what = rl_data_sha256(config.dataset_builder, train_dataset, test_dataset)
-    renderer = get_renderer(renderer_name, get_tokenizer(config.model_name)) if renderer_name else None
-    manifest = await stage_manifest.open_manifest(
-        "rl", config, identity, renderer, digest, service_client, record=record,
-        reward_paths=reward_paths(config.dataset_builder), data_is_hashed_by=what,
-    )  # fmt: skip
+    manifest = await open_rl_manifest(config, identity, train_dataset, test_dataset, service_client, record)
     if record is not None and record.is_final and start >= num_iterations:
         stage_manifest.complete(config.log_path, manifest, record)
         bring_up_to_date(config.log_path)
