@@ -7,7 +7,7 @@ whatever the others do. When scoring, the requests of all members go out togethe
 
 Ensembles against over-optimisation: Coste et al. 2023, arXiv:2310.02743; Eisenstein et al. 2023, arXiv:2312.09244.
 
-Axes: _M member.
+Axes: _M member, _N preference pair.
 """
 
 from __future__ import annotations
