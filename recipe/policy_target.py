@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from recipe.model_info import resolve_renderer_name
 
 if TYPE_CHECKING:
     import mint
+    from envs.types import ConversationScorer
     from renderers import Renderer
 
 _SCHEMES = ("mint://", "tinker://")
@@ -58,6 +60,59 @@ def add_machine_arguments(parser: argparse.ArgumentParser) -> None:
     """--renderer and --device."""
     parser.add_argument("--renderer", metavar="NAME", help="instead of the one recorded or recommended")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 or mps (default: the best there is)")
+
+
+def add_sampling_arguments(
+    parser: argparse.ArgumentParser, *, temperature: float, max_tokens: int, seed: int | None
+) -> None:
+    """--temperature, --max-tokens and --seed."""
+    parser.add_argument(
+        "--temperature", type=_not_negative, default=temperature, metavar="T",
+        help=f"0 is the likeliest token, 1 the policy itself (default: {temperature:g})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--max-tokens", type=at_least_one, default=max_tokens, metavar="N", help=f"of a reply (default: {max_tokens})"
+    )
+    told = "a new one each time" if seed is None else str(seed)
+    parser.add_argument("--seed", type=int, default=seed, metavar="N", help=f"of the replies (default: {told})")
+
+
+def _not_negative(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: must be finite and not negative")
+    return value
+
+
+def at_least_one(text: str) -> int:
+    """The type of an argument that is a whole number above 0."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
+    return value
+
+
+def local_service(options: argparse.Namespace) -> mint.ServiceClient:
+    """The engine of this machine, with --home and --device. InvalidRequest where MINT_BASE_URL is set: checkpoints are
+    looked up in storage here."""
+    import mint
+
+    if os.environ.get("MINT_BASE_URL"):
+        raise InvalidRequest(
+            "MINT_BASE_URL is set, but this command works with the engine and the storage of this machine: unset it"
+        )
+    return mint.ServiceClient(home=options.home, device=options.device)
+
+
+def scorer_of(log_path: str | None, service: mint.ServiceClient) -> ConversationScorer | None:
+    """The scorer of a finished preference stage, or of the one in a pipeline's folder; None for None."""
+    if log_path is None:
+        return None
+    from recipe.preference.scorer import ScorerSpec
+
+    folder = Path(log_path).expanduser()
+    inner = folder / "preference"
+    return ScorerSpec.from_log_path(inner if (inner / CHECKPOINTS_FILE).is_file() else folder).build(service)
 
 
 def _look_up(text: str, home: str | None) -> tuple[str | None, str, str | None]:

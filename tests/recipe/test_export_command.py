@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import mint
-from recipe.checkpoint_utils import RunIdentity, open_training_client, save_checkpoint
+from tests.recipe.saved_stages import policy_stage
 
 
 def mint_command(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -20,23 +19,10 @@ def mint_command(*arguments: object, **environment: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-def stage(service: mint.ServiceClient, log_path: Path, renderer: str = "qwen3_disable_thinking") -> str:
-    """A stage's folder with one checkpoint of the built-in model; its path."""
-
-    async def make() -> str:
-        identity = RunIdentity("mint-tiny", 4, renderer)
-        client = await open_training_client(service, identity, seed=0)
-        record = await save_checkpoint(client, "final", log_path, step=0, identity=identity)
-        assert record.sampler_path is not None
-        return record.sampler_path
-
-    return asyncio.run(make())
-
-
 def test_a_stage_is_exported_with_the_prompt_it_was_trained_on(
     service: mint.ServiceClient, mint_home: Path, tmp_path: Path
 ) -> None:
-    path = stage(service, tmp_path / "run" / "rl")
+    path = policy_stage(service, tmp_path / "run" / "rl")
     out = tmp_path / "model"
     done = mint_command("--home", mint_home, "export", tmp_path / "run" / "rl", "--to", "hf", "--out", out)
     assert done.returncode == 0, done.stderr
@@ -54,7 +40,7 @@ def test_a_stage_is_exported_with_the_prompt_it_was_trained_on(
 def test_another_chat_format_than_the_template_is_said(
     service: mint.ServiceClient, mint_home: Path, tmp_path: Path
 ) -> None:
-    path = stage(service, tmp_path / "run", renderer="role_colon")
+    path = policy_stage(service, tmp_path / "run", renderer="role_colon")
     done = mint_command("--home", mint_home, "export", path, "--to", "peft", "--out", tmp_path / "adapter")
     assert done.returncode == 0, done.stderr
     readme = (tmp_path / "adapter" / "README.md").read_text(encoding="utf-8")
