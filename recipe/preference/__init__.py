@@ -9,16 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recipe.preference import data, losses, readouts, scorer, train, types
+    from recipe.preference import data, ensemble, losses, objective, readouts, scorer, train, types
     from recipe.preference.data import FilePreferenceDatasetBuilder, ListPreferenceDatasetBuilder
+    from recipe.preference.ensemble import EnsembleConfig
+    from recipe.preference.objective import PairObjectiveConfig
     from recipe.preference.readouts import SequenceLogprob, Verdict, VerdictAndLikelihood
-    from recipe.preference.scorer import PreferenceScorer, ScorerSpec
+    from recipe.preference.scorer import EnsembleScorer, PreferenceScorer, ScorerSpec
     from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair
 
-_MODULES = ("data", "losses", "readouts", "scorer", "train", "types")
+_MODULES = ("data", "ensemble", "losses", "objective", "readouts", "scorer", "train", "types")
 _HOME_OF = {
+    "EnsembleConfig": "ensemble",
+    "EnsembleScorer": "scorer",
     "FilePreferenceDatasetBuilder": "data",
     "ListPreferenceDatasetBuilder": "data",
+    "PairObjectiveConfig": "objective",
     "PreferenceDatasetBuilder": "types",
     "PreferencePair": "types",
     "PreferenceScorer": "scorer",
@@ -29,8 +34,11 @@ _HOME_OF = {
 }
 
 __all__ = [
+    "EnsembleConfig",
+    "EnsembleScorer",
     "FilePreferenceDatasetBuilder",
     "ListPreferenceDatasetBuilder",
+    "PairObjectiveConfig",
     "PreferenceDatasetBuilder",
     "PreferencePair",
     "PreferenceScorer",
@@ -39,7 +47,9 @@ __all__ = [
     "Verdict",
     "VerdictAndLikelihood",
     "data",
+    "ensemble",
     "losses",
+    "objective",
     "readouts",
     "scorer",
     "train",

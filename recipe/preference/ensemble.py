@@ -60,7 +60,7 @@ class EnsembleConfig:
     # 1 is a single model in the stage's own folder.
     num_members: int = 1
     # "seeds": each has all pairs, another order and another new adapter. "folds": besides, each goes without the pairs
-    # of one of num_members parts of the training prompts, so two members share no prompt.
+    # of one of num_members parts of the training prompts, so that each prompt is new to one member.
     differ_by: Literal["seeds", "folds"] = "seeds"
     # The reward is mean − std_coef·std over the members, each on its own scale.
     std_coef: float = 1.0
