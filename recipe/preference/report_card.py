@@ -85,6 +85,7 @@ async def write_report_card(
     config: ReportCardConfig | None = None,
 ) -> Card | None:
     """Write report_card.json into `log_path`, unless it is there for this `step` of the run, and return what it holds.
+    A damaged one is made again, with a warning.
 
     None, and no file, where the config says so, where every held-out pair is a tie or none is held out, and, with a
     warning, where the folder is not for this user to write: a finished run may be read from there all the same.
@@ -92,10 +93,14 @@ async def write_report_card(
     config = config or ReportCardConfig()
     if not config.is_on or all(pair.is_tie for pair in held_out_pairs):
         return None
-    card = read_report_card(log_path)
+    folder = Path(log_path).expanduser()
+    try:
+        card = read_report_card(folder)
+    except InvalidRequest as error:
+        logger.warning("%s", error)
+        card = None
     if card is not None and card.get("step") == step:
         return card
-    folder = Path(log_path).expanduser()
     try:
         check_writable(folder)
     except StorageError as error:

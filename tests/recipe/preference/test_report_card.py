@@ -325,6 +325,9 @@ async def test_a_finished_run_without_a_card_makes_the_same_one(
     undisturbed = make_config("undisturbed")
     await main(undisturbed, service)
     assert Path(undisturbed.log_path, CARD_FILE).read_bytes() == after_kill
+    file.write_bytes(after_kill[:100])
+    await main(config, service)
+    assert file.read_bytes() == after_kill, "a damaged card is made again"
     written = file.stat().st_mtime_ns
     await main(config, service)
     assert file.stat().st_mtime_ns == written, "a card of this step is not made again"
