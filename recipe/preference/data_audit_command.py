@@ -43,7 +43,7 @@ def command(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-length", type=_positive, metavar="N", help="most tokens of a reply (default: the model's context)"
     )
-    parser.add_argument("--no-model", action="store_true", help="leave out the model of words, the slowest part")
+    parser.add_argument("--no-word-model", action="store_true", help="leave out the model of words, the slowest part")
     parser.add_argument("--json", metavar="PATH", help="write everything found, with all line numbers; - for stdout")
     parser.add_argument("--write-clean", metavar="PREFIX", help="write PREFIX_train.jsonl and three files like it")
     parser.add_argument("--drop-near-duplicates", action="store_true", help="near duplicates are not clean either")
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         held_out=held_out,
         rl_prompts=_rl_prompts(options),
         tokens=_tokens(options, file),
-        with_model=not options.no_model,
+        with_model=not options.no_word_model,
         drop_near=options.drop_near_duplicates,
     )
     written = _write(options, file, held_out, result)

@@ -5,7 +5,7 @@ bytes that begin at a word, at a character outside ASCII, or at a place that the
 without spaces has shingles too). Candidates are found by MinHash in bands (Broder 1997; Leskovec, Rajaraman and Ullman,
 "Mining of Massive Datasets", chapter 3) and then compared exactly.
 
-Axes: _R distinct text, _S shingle, _K hash function.
+Axes: _R distinct text, _S shingle, _K hash function, _B band of hash functions.
 """
 
 from __future__ import annotations

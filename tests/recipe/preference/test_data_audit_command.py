@@ -36,10 +36,10 @@ def test_a_good_file_passes_and_a_faulty_one_does_not(tmp_path: Path, capsys: py
 
 def test_json_holds_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "faulty.jsonl", FAULTY)
-    assert _run(path, "--json", "-", "--no-model") == 1
+    assert _run(path, "--json", "-", "--no-word-model") == 1
     document = json.loads(capsys.readouterr().out)
     assert document["cycles"] == [[5, 6, 7]] and document["word_model"] is None
-    assert _run(path, "--json", str(tmp_path / "audit.json"), "--no-model") == 1
+    assert _run(path, "--json", str(tmp_path / "audit.json"), "--no-word-model") == 1
     assert json.loads((tmp_path / "audit.json").read_text()) == document
 
 
