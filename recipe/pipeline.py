@@ -26,7 +26,7 @@ from recipe.pipeline_stages import (
     sft_reference,
     with_scorer,
 )
-from recipe.pipeline_summary import SUMMARY_FILE, Summary, summary_table, write_summary
+from recipe.pipeline_summary import SUMMARY_FILE, Summary, kept_of_stage_3, summary_table, write_summary
 from recipe.pipeline_yardstick import YardstickConfig
 from recipe.preference import train as preference_train
 from recipe.report import reported
@@ -166,6 +166,9 @@ async def _run_stages(config: Config, root: Path, service: mint.ServiceClient | 
         keeper.record(gates_of_rl(config.gates, rl_config, summary))
     else:
         print("Stage 3 of 3: not run", flush=True)
+        kept, gates = kept_of_stage_3(root, summary)
+        summary |= kept
+        keeper.record(gates, is_told=True)
     summary["gates"] = keeper.to_json()
     summary["seconds"] = round(time.monotonic() - started, 1)
     write_summary(root, summary)

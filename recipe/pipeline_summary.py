@@ -19,6 +19,19 @@ def write_summary(root: Path, summary: Summary) -> None:
     write_atomically(root / SUMMARY_FILE, (json.dumps(summary, indent=2) + "\n").encode())
 
 
+def kept_of_stage_3(root: Path, summary: Summary) -> tuple[Summary, list[Gate]]:
+    """What summary.json says of an earlier stage 3, and its gates; nothing where that had another policy to start from
+    or another preference model than `summary` has."""
+    file = root / SUMMARY_FILE
+    if not file.is_file():
+        return {}, []
+    earlier: Summary = json.loads(file.read_bytes())
+    if any(earlier.get(key) != summary[key] for key in ("sft.state_path", "preference.state_path")):
+        return {}, []
+    gates = [Gate(**gate) for gate in earlier.get("gates", []) if gate["stage"] == "rl"]
+    return {key: value for key, value in earlier.items() if key.startswith(("rl.", "best_of_n."))}, gates
+
+
 def summary_table(summary: Summary) -> str:
     """The summary as a table for a terminal."""
     name = "gold" if "rl.gold_before" in summary else "reward"

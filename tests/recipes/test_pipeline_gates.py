@@ -182,6 +182,16 @@ def test_one_stage_on_the_folders_of_the_others(run: Path, recipe: ModuleType):
     assert again["gates"] == summary["gates"]
 
 
+def test_a_stage_run_again_by_itself_leaves_the_summary_of_the_others(run: Path, recipe: ModuleType):
+    summary, gates = json_of(run / "summary.json"), (run / "gates.json").read_bytes()
+    recipe.main([f"log_path={run}", *ARGUMENTS, "stages=sft"])
+    assert {**json_of(run / "summary.json"), "seconds": 0} == {**summary, "seconds": 0}
+    assert (run / "gates.json").read_bytes() == gates
+    longer = [argument for argument in ARGUMENTS if not argument.startswith("sft.max_steps")]
+    recipe.main([f"log_path={run}", *longer, "stages=sft", "sft.max_steps=2", "sft.num_epochs=2"])
+    assert json_of(run / "summary.json")["rl.state_path"] is None  # it began from another policy
+
+
 def test_stages_run_alone_where_they_need_nothing(recipe: ModuleType, finished: Path, tmp_path: Path, capfd):
     recipe.main([f"log_path={tmp_path}", *ARGUMENTS, "stages=preference"])
     assert not (tmp_path / "sft").exists() and not (tmp_path / "rl").exists()
