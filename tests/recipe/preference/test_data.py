@@ -180,6 +180,11 @@ def test_the_split_follows_from_prompts_and_seed_not_from_order() -> None:
     assert held_out(pairs, 0) != held_out(pairs, 1)
 
 
+def test_a_prompt_with_half_a_surrogate_pair_is_split_like_any_other() -> None:
+    split = split_by_prompt([make_pair("\ud800"), make_pair("Tea?")], 0.5)
+    assert len(split.train) == len(split.held_out) == 1
+
+
 def test_given_sides_may_not_share_a_prompt() -> None:
     with pytest.raises(InvalidRequest, match="1 prompts are both in the training and in the held-out pairs"):
         PreferenceSplit([make_pair("a"), make_pair("b")], [make_pair("b", chosen="other")])
