@@ -32,7 +32,6 @@ from recipe.preference.length_balance import length_balanced
 from recipe.preference.losses import wilson_interval
 from recipe.preference.probes import PROBES, Probe, probes_of
 from recipe.preference.reliability import brier_score, expected_calibration_error, hit, reliability_bins
-from recipe.preference.report_card_text import one_line
 from recipe.preference.rewardbench import section_averages
 from recipe.preference.scorer import ScorerSpec
 from recipe.preference.surface_features import FEATURES, pearson, spearman, surface_features
@@ -110,7 +109,6 @@ async def write_report_card(
     card = {"step": step, **await examine(examined, held_out_pairs, config, were_calibrated_on=True)}
     document = json.dumps(card, indent=2, ensure_ascii=False) + "\n"
     await asyncio.to_thread(write_atomically, folder / CARD_FILE, document.encode())
-    print(one_line(card), flush=True)
     return card
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from recipe import stage_manifest
 from recipe.checkpoint_utils import CheckpointRecord
 from recipe.preference.report_card import write_report_card
+from recipe.preference.report_card_text import one_line
 from recipe.preference.scorer import ScorerSpec
 from recipe.preference.types import PreferencePair
 from recipe.report import bring_up_to_date
@@ -56,7 +57,7 @@ async def finish(
     service: mint.ServiceClient,
 ) -> PreferenceResult:
     """The report card, made here where the folder has none of this step, and the result."""
-    await write_report_card(
+    card = await write_report_card(
         config.log_path,
         ScorerSpec.from_record(record),
         service,
@@ -64,6 +65,8 @@ async def finish(
         step=record.step,
         config=config.report_card,
     )
+    if card is not None:
+        print(one_line(card), flush=True)
     stage_manifest.complete(config.log_path, manifest, record)
     bring_up_to_date(config.log_path)
     return result_of(config.log_path, record)
