@@ -23,8 +23,10 @@ from chz.blueprint import Reference
 
 import mint
 from envs import advice
+from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
 from recipe.command_line import run_recipe
+from recipe.model_info import resolve_renderer_name
 from recipe.policy_comparison import compare_policies
 from recipe.preference.data import ListPreferenceDatasetBuilder
 from recipe.preference.dpo import train as dpo_train
@@ -84,6 +86,12 @@ class Config:
     replies_per_prompt: int = 2
     max_tokens: int = 48
 
+    @chz.validate
+    def _check(self) -> None:
+        for name in ("num_prompts", "replies_per_prompt", "max_tokens"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidRequest(f"{name}={value}: must be at least 1")
+
 
 PRESET = {
     "log_path": "runs/dpo",
@@ -117,12 +125,12 @@ async def run(config: Config, service: mint.ServiceClient | None = None) -> dict
     async def gold(conversation: list[Message]) -> float:
         return advice.gold_of_conversation(conversation)
 
-    tokenizer = get_tokenizer(config.dpo.model_name)
+    renderer_name = resolve_renderer_name(config.dpo.renderer_name, config.dpo.model_name)
     compared = await compare_policies(
         await client.create_sampling_client_async(model_path=sft.sampler_path),
         await client.create_sampling_client_async(model_path=dpo.sampler_path),
         advice.prompts("rl_heldout")[: config.num_prompts],
-        get_renderer(config.dpo.renderer_name or "", tokenizer),
+        get_renderer(renderer_name, get_tokenizer(config.dpo.model_name)),
         gold,
         replies_per_prompt=config.replies_per_prompt,
         max_tokens=config.max_tokens,
