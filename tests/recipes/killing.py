@@ -135,7 +135,8 @@ class Pipeline:
         draws for training runs, and the checkpoint that a process started from (a manifest's parent)."""
         files = {"summary.json": _json(_without(json.loads((self.folder / "summary.json").read_text()), "seconds"))}
         files["gates.json"] = (self.folder / "gates.json").read_bytes()
-        for stage in STAGES:
+        members = [f"preference/members/{folder.name}" for folder in self.folder.glob("preference/members/*")]
+        for stage in (*STAGES, *members):
             folder = self.folder / stage
             records = _lines(folder / "checkpoints.jsonl")
             timeless = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.recipes.killing import SEALED, STAGES, WRITING, Kill, Pipeline, differences, random_kills
+from tests.recipes.killing import ELSEWHERE, SEALED, STAGES, WRITING, Kill, Pipeline, differences, random_kills
 
 SMALL = [
     "sft.dataset_builder.num_train=48",
@@ -55,6 +55,24 @@ def test_killed_once_in_each_stage_the_pipeline_ends_with_the_same_bytes(tmp_pat
     whole.finish(process)
     assert landed[:2] == [f"sft: {WRITING}", f"preference: {SEALED}"]
     assert landed[2] is not None and landed[2].startswith("rl: ")
+    assert_same(parts, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_killed_within_an_ensemble_the_pipeline_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    arguments = [*SMALL, *TWO_STEPS, "preference.ensemble.num_members=2", "preference.ensemble.differ_by=folds"]
+    whole = Pipeline(tmp_path / "whole", tmp_path / "home", arguments)
+    parts = Pipeline(tmp_path / "parts", tmp_path / "parts home", arguments)
+    whole.finish()
+    begun: list[int] = []
+    for num_calls in range(40, 200, 20):
+        if parts.run_killed(Kill(3, ELSEWHERE, num_calls)) is None or parts.stage() == "rl":
+            break
+        begun.append(len(list(parts.folder.glob("preference/members/*"))))
+    print(f"members begun at each kill: {begun}")
+    assert set(begun) >= {1, 2}, "a kill landed in each member"
+    parts.finish()
     assert_same(parts, whole)
 
 
