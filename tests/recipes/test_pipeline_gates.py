@@ -105,6 +105,17 @@ def test_the_same_command_again_says_the_same(run: Path, recipe: ModuleType):
     assert {**json_of(run / "summary.json"), "seconds": 0} == {**summary, "seconds": 0}
 
 
+def test_what_a_kill_kept_from_being_written_is_made_again_with_the_same_bytes(run: Path, recipe: ModuleType):
+    before, summary = bytes_of(run), json_of(run / "summary.json")
+    for name in ("gates.json", "summary.json", "sft/reply_endings.json", "sft/stage_manifest.json"):
+        (run / name).unlink()
+    manifest = json_of(run / "rl" / "stage_manifest.json") | {"state_path": None, "sampler_path": None}
+    (run / "rl" / "stage_manifest.json").write_text(json.dumps(manifest))
+    recipe.main([f"log_path={run}", *ARGUMENTS])
+    assert bytes_of(run) == before
+    assert {**json_of(run / "summary.json"), "seconds": 0} == {**summary, "seconds": 0}
+
+
 def test_a_failed_gate_stops_the_pipeline_and_says_what_to_try(run: Path, recipe: ModuleType, capfd):
     shutil.rmtree(run / "preference")
     message = stopped(recipe, capfd, [f"log_path={run}", *ARGUMENTS, "gates.nll_falls.min_fall=0.9"])
