@@ -76,14 +76,23 @@ def balanced(pairs_N: Sequence[PreferencePair]) -> list[PreferencePair]:
     return [preferences[i] for i in length_balanced([length_difference(pair) for pair in preferences], keys)]
 
 
-def write_splits(splits: CleanSplits, prefix: str) -> dict[str, int]:
+_NAMES = ("train", "held_out", "balanced_train", "balanced_held_out")
+
+
+def write_splits(splits: CleanSplits, prefix: str, sources: Sequence[str] = ()) -> dict[str, int]:
     """Write PREFIX_train.jsonl, PREFIX_held_out.jsonl and their balanced parts; the number of pairs of each file.
 
     A part without pairs is not written, and an older file of its name is an InvalidRequest, since it would be taken
-    for one of these.
+    for one of these; so is a file that is one of the `sources`, before anything is written.
     """
     written: dict[str, int] = {}
-    for name in ("train", "held_out", "balanced_train", "balanced_held_out"):
+    originals = {Path(source).expanduser().resolve() for source in sources}
+    for name in _NAMES:
+        if Path(f"{prefix}_{name}.jsonl").expanduser().resolve() in originals:
+            raise InvalidRequest(
+                f"{prefix}_{name}.jsonl is a file that was read: write under another name than {prefix}"
+            )
+    for name in _NAMES:
         pairs: list[PreferencePair] = getattr(splits, name)
         path = Path(f"{prefix}_{name}.jsonl").expanduser()
         if not pairs and path.exists():

@@ -69,6 +69,8 @@ def run(options: argparse.Namespace) -> int:
     columns = _columns(options.columns)
     file = read_for_audit(options.file, columns, split=options.split, subset=options.subset, max_rows=options.max_rows)
     held_out = read_for_audit(options.held_out, columns) if options.held_out else None
+    if held_out is not None and held_out.broken:
+        raise InvalidRequest(f"{held_out.broken[0]} (`mint data audit {held_out.path}` finds all such rows)")
     result = audit_pairs(
         file,
         held_out=held_out,
@@ -166,7 +168,7 @@ def _write(
         seed=options.seed,
         drop_near=options.drop_near_duplicates,
     )
-    return write_splits(splits, options.write_clean)
+    return write_splits(splits, options.write_clean, [file.path, *([held_out.path] if held_out else [])])
 
 
 def _print(result: AuditResult, written: dict[str, int]) -> None:

@@ -52,6 +52,14 @@ def test_clean_files_are_written_and_listed(tmp_path: Path, capsys: pytest.Captu
     assert f"9 pairs  {tmp_path / 'new' / 'clean_train.jsonl'}" in out
 
 
+def test_a_file_that_was_read_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path / "mine_train.jsonl", GOOD)
+    before = Path(path).read_bytes()
+    assert _run(path, "--no-word-model", "--write-clean", str(tmp_path / "mine")) == 1
+    assert "mine_train.jsonl is a file that was read" in capsys.readouterr().err
+    assert Path(path).read_bytes() == before and [file.name for file in tmp_path.iterdir()] == ["mine_train.jsonl"]
+
+
 def test_other_files_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "good.jsonl", GOOD)
     held_out = write(tmp_path / "held_out.jsonl", [GOOD[3]])
@@ -79,8 +87,10 @@ def test_tokens_are_counted_as_training_renders_them(tmp_path: Path, capsys: pyt
         (["columns.winner=x"], "columns.winner"),
         (["prompt=x"], "'prompt=x': columns are named as for training, for example columns.prompt=question"),
         (["columns.chosen=good"], "no row of"),
+        (["columns.label=a", "columns.margin=b"], "each say which reply is better: name one of them"),
         (["--model", "mint-tiny", "--readout", "verdit"], "unknown readout 'verdit'"),
         (["--json", "nowhere/audit.json"], "there is no folder"),
+        (["--held-out", "FAULTY"], "faulty.jsonl` finds all such rows)"),
         (["--rl-prompts", "RL"], "line 1: column 'prompt' must hold a list of messages, got NoneType"),
     ],
 )
@@ -88,7 +98,9 @@ def test_what_does_not_fit_is_one_clear_line(
     arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path / "good.jsonl", GOOD)
-    rl: list[dict[str, Any]] = [{"question": "q"}]
-    arguments = [write(tmp_path / "rl.jsonl", rl) if word == "RL" else word for word in arguments]
+    files: dict[str, list[dict[str, Any]]] = {"RL": [{"question": "q"}], "FAULTY": FAULTY}
+    arguments = [
+        write(tmp_path / f"{word.lower()}.jsonl", files[word]) if word in files else word for word in arguments
+    ]
     assert _run(path, *arguments) == 1
     assert words in capsys.readouterr().err
