@@ -59,8 +59,8 @@ def write_run(folder: Path, shape: RunShape) -> None:
                 "stage": stage,
                 "name": name,
                 "value": value,
-                "low": low,
-                "high": high,
+                "low_threshold": low,
+                "high_threshold": high,
                 "passed": passed,
                 "advice": "" if passed else advice,
             }

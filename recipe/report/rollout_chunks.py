@@ -23,7 +23,7 @@ _SET_NAMES = {"iteration": "train"}
 _TRAINED = "trained"
 _SNIPPET_CHARACTERS = 110
 _SPECIAL = re.compile(r"<\|[^|<>]{1,40}\|>")
-_LOGPROB_DECIMALS, _ADVANTAGE_DECIMALS = 4, 5
+_LOGPROB_DECIMALS, _ADVANTAGE_DECIMALS, _LOG_RATIO_DECIMALS = 4, 5, 5
 # Bits of `flags`.
 IS_CUT, IS_FAULT, HAS_TRAINER = 1, 2, 4
 
@@ -199,16 +199,14 @@ def _turn_texts(turns: list[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _turn_tokens(turn: dict[str, Any], trainer_logprobs: Iterator[Any] | None) -> dict[str, Any]:
-    """ids; lengths in UTF-16 units, as the browser counts; sampler and trainer logprobs; advantages."""
+    """ids; lengths in UTF-16 units, as the browser counts; logprobs of the sampler; log ratios; advantages."""
     ids = [_whole(token) for token in turn["tokens"]]
     advantages = turn.get("advantages")
     return {
         "ids": ids,
         "lengths": _utf16_lengths(str(turn["response"]), turn.get("token_lengths"), len(ids)),
         "sampler": _rounded(turn["logprobs"], _LOGPROB_DECIMALS),
-        "trainer": None
-        if trainer_logprobs is None
-        else _rounded(islice(trainer_logprobs, len(ids)), _LOGPROB_DECIMALS),
+        "log_ratios": None if trainer_logprobs is None else _log_ratios(trainer_logprobs, turn["logprobs"]),
         "advantages": _rounded(advantages, _ADVANTAGE_DECIMALS) if isinstance(advantages, list) else number(advantages),
     }
 
@@ -226,6 +224,14 @@ def _utf16_lengths(text: str, lengths_T: Any, num_tokens: int) -> list[int] | No
         lengths.append(sum(2 if char > "\uffff" else 1 for char in text[start : start + length]))
         start += length
     return lengths
+
+
+def _log_ratios(trainer_logprobs: Iterator[Any], sampler_logprobs_T: list[Any]) -> list[float | int | None]:
+    """Trainer's logprob less sampler's, shape (T,): on-policy all of it is next to nothing, and takes up as little."""
+    return [
+        round(p - q, _LOG_RATIO_DECIMALS) if type(p) is float and type(q) is float else None
+        for q, p in zip(sampler_logprobs_T, islice(trainer_logprobs, len(sampler_logprobs_T)), strict=True)
+    ]
 
 
 def _rounded(values: Iterable[Any], decimals: int) -> list[float | int | None]:

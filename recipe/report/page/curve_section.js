@@ -43,7 +43,7 @@ function makeStageCurves(stage, link) {
   const marks = alarmMarks(stage);
   const charts = panelsOf(stage).map((panel) => makeLineChart({ ...panel, link, marks: panel.showsAlarm ? marks : [] }));
   return make("div", { class: "stage-curves" },
-    make("h3", {}, stageTitle(stage)), make("div", { class: "chart-grid" }, charts), makeMetricPicker(stage, link));
+    make("h3", {}, stageTitle(stage), " ", make("code", { class: "muted" }, stage.folder)), make("div", { class: "chart-grid" }, charts), makeMetricPicker(stage, link));
 }
 
 // Any metrics of metrics.jsonl, chosen by name and drawn together.

@@ -14,7 +14,7 @@ function makeDivergenceSection(run) {
     const yardstick = makeYardstick(stage);
     const disagreements = makeDisagreements(stage.disagreements);
     return scatters.length || yardstick || disagreements ? make("div", {}, yardstick,
-      scatters.length ? make("div", { class: "chart-grid block" }, scatters) : null, disagreements) : null;
+      scatters.length ? make("div", { class: "chart-grid is-fitted block" }, scatters) : null, disagreements) : null;
   }).filter((block) => block !== null);
   if (blocks.length === 0) return null;
   return makeSection("divergence", "KL and reward",
@@ -74,7 +74,7 @@ function makeYardstick(stage) {
     : make("p", { class: "note" }, "The yardstick raised no alarm: reward and independent score did not part.");
   return make("div", { class: "block" }, make("h3", {}, "The independent yardstick"), note,
     best && typeof best === "object" ? make("p", { class: "note" }, `Best checkpoint by the yardstick: iteration ${numberText(best.iteration)}, ${numberText(best.value)} `, best.sampler_path ? makeCopyButton(String(best.sampler_path), "checkpoint path") : "") : null,
-    make("div", { class: "chart-grid block" },
+    make("div", { class: "chart-grid is-fitted block" },
       makeLineChart({ title: "The reward that is optimised", series: [{ name: "reward", colour: 0, points: reward }], link, marks }),
       makeLineChart({ title: "The independent score", series: [{ name: "independent", colour: 2, points: independent }], link, marks })));
 }

@@ -12,7 +12,7 @@ function makeEpisodeCard(run, episode, colouring, { isChosen, query, onChoose })
     isFault ? make("span", { class: "badge badge-bad" }, `fault: ${fault.kind}`) : null,
     columns.flags[i] & IS_CUT ? make("span", { class: "badge badge-warn" }, "cut off") : null,
     make("button", { type: "button", class: "copy-button", on: { click: () => onChoose(i) }, "aria-pressed": String(isChosen) }, member < 0 ? `group (attempt ${attempt})` : `member ${member}`));
-  const parts = Object.keys(metrics).filter((name) => metrics[name][i] !== null).map((name) => [wordsOf(name), numberText(metrics[name][i], 3)]);
+  const parts = tellingMetrics(run.index).filter((name) => metrics[name][i] !== null).map((name) => [wordsOf(name), numberText(metrics[name][i], 3)]);
   const steps = turns.length === 1 ? turns[0].reward : turns.reduce((sum, turn) => sum + (turn.reward ?? 0), 0);
   const rewardParts = isFault ? [] : [[turns.length > 1 ? "steps" : "step reward", numberText(steps, 3)], ["group reward", numberText(columns.final[i], 3)]];
   const facts = [...rewardParts, ...parts, ["tokens", numberText(columns.num_tokens[i])], turns.length > 1 ? ["turns", String(turns.length)] : null].filter(Boolean);

@@ -33,11 +33,16 @@ function makeSummary(summary) {
   const rows = SUMMARY_ROWS.filter(([, , before, after]) => typeof summary[after] === "number" || typeof summary[before] === "number")
     .map(([stage, what, before, after, text = fixedText]) => [what, stage, before ? text(summary[before]) : "", text(summary[after])]);
   const others = Object.entries(summary).filter(([key, value]) => !known.has(key) && typeof value === "number" && key !== "rl.reward_source_prm")
-    .map(([key, value]) => [wordsOf(key.slice(key.indexOf(".") + 1)), key.split(".")[0], "", fixedText(value)]);
+    .map(([key, value]) => [wordsOf(key.replace(/^(sft|preference|rl)\./, "").replaceAll(".", ": ")), key.split(".")[0], "", Number.isInteger(value) ? numberText(value) : fixedText(value)]);
   const columns = [{ name: "measure" }, { name: "stage", isWide: true }, { name: "before", isNumber: true }, { name: "after", isNumber: true }];
   const note = summary["rl.reward_source_prm"] === 0
     ? make("p", { class: "note note-bad block" }, "The reward was the rule-based one: the preference model failed, or was not good enough to be optimised against.") : null;
-  return make("div", { class: "card" }, make("div", { class: "card-head" }, make("h3", {}, "Result")), makeTable(columns, [...rows, ...others], "What came out of the pipeline"), note);
+  const bestOfN = ["gold", "reward"].filter((name) => typeof summary[`best_of_n.${name}`] === "number")
+    .map((name) => [`best of ${summary["best_of_n.n"]}, no training: ${name}`, "sft", "", fixedText(summary[`best_of_n.${name}`])]);
+  return make("div", { class: "card" }, make("div", { class: "card-head" }, make("h3", {}, "Result")),
+    makeTable(columns, [...rows, ...bestOfN], "What came out of the pipeline"),
+    others.length > 0 ? make("details", {}, make("summary", {}, `${countText(others.length, "more number")} of summary.json`), makeTable(columns, others, "More numbers")) : null,
+    note);
 }
 
 // Without a pipeline's summary: first and last value of what each stage is about.
@@ -57,11 +62,14 @@ function makeGates(gates) {
   const card = (badge, ...children) => make("div", { class: "card", id: "gates" }, make("div", { class: "card-head" }, make("h3", {}, "Stage gates"), badge), ...children);
   if (gates.length === 0) return card(null, make("p", { class: "muted" }, "None recorded (no gates.json)."));
   const numFailed = gates.filter((gate) => gate.passed === false).length;
-  const columns = [{ name: "check" }, { name: "stage", isWide: true }, { name: "result" }, { name: "value", isNumber: true }, { name: "wanted", isNumber: true }];
+  const columns = [{ name: "check" }, { name: "stage", isWide: true }, { name: "result" }, { name: "value", isNumber: true }];
   const rows = gates.map((gate) => [
     make("span", {}, wordsOf(String(gate.name ?? "")),
-      gate.passed !== true && gate.advice ? make("span", { class: "advice" }, String(gate.advice)) : null),
-    String(gate.stage ?? ""), gateBadge(gate.passed), numberText(gate.value ?? null, 3), wantedText(gate),
+      gate.measure ? make("span", { class: "gate-note" }, String(gate.measure).replace(/,$/, "")) : null,
+      gate.passed !== true && gate.advice ? make("span", { class: `gate-note${gate.passed === false ? " is-bad" : ""}` }, String(gate.advice)) : null),
+    String(gate.stage ?? ""), gateBadge(gate.passed),
+    make("span", {}, numberText(gate.value ?? null, 3), Array.isArray(gate.interval) ? make("span", { class: "gate-note" }, gate.interval.map((end) => numberText(end, 3)).join("–")) : null,
+      make("span", { class: "gate-note" }, wantedText(gate))),
   ]);
   const badge = numFailed > 0 ? make("span", { class: "badge badge-bad" }, `${numFailed} of ${gates.length} failed`)
     : make("span", { class: "badge badge-good" }, `none of ${gates.length} failed`);
@@ -71,13 +79,14 @@ function makeGates(gates) {
 function gateBadge(passed) {
   if (passed === true) return make("span", { class: "badge badge-good" }, "passed");
   if (passed === false) return make("span", { class: "badge badge-bad" }, "failed");
-  return make("span", { class: "badge" }, "not measured");
+  return make("span", { class: "badge" }, "not checked");
 }
 
+// What the value is compared with.
 function wantedText(gate) {
-  const [low, high] = [gate.low ?? gate.low_threshold ?? null, gate.high ?? gate.high_threshold ?? null];
+  const [low, high] = [gate.low_threshold ?? gate.low ?? null, gate.high_threshold ?? gate.high ?? null];
   if (low !== null && high !== null) return `${numberText(low, 3)} to ${numberText(high, 3)}`;
-  if (low !== null) return `≥ ${numberText(low, 3)}`;
+  if (low !== null) return `${Array.isArray(gate.interval) ? "threshold" : "≥"} ${numberText(low, 3)}`;
   return high !== null ? `≤ ${numberText(high, 3)}` : "";
 }
 
@@ -99,16 +108,27 @@ function shortName(value) {
   return /^[\w.]+:\w+$/.test(value) ? value.split(":").at(-1) : value;
 }
 
+const SHOWN_CHECKPOINTS = 4;
+
+// The last checkpoints, the yardstick's choice first; the others when asked for.
 function makeCheckpoints(checkpoints, stage) {
-  if (checkpoints.length === 0) return make("details", {}, make("summary", {}, "No checkpoints recorded"));
-  const pathCell = (path) => (path ? make("span", {}, make("code", {}, path), makeCopyButton(path, "checkpoint path")) : MISSING);
+  if (checkpoints.length === 0) return make("p", { class: "muted small" }, "No checkpoints recorded.");
   const best = stage.yardstick_best;
-  const rows = [...checkpoints].reverse().map((one) => [String(one.name), numberText(one.step), pathCell(one.state_path), pathCell(one.sampler_path)]);
-  if (best) rows.unshift(["best by yardstick", numberText(best.iteration), pathCell(best.state_path), pathCell(best.sampler_path)]);
-  const columns = [{ name: "name" }, { name: "step", isNumber: true }, { name: "to go on from", isBreakable: true }, { name: "to sample from", isBreakable: true }];
-  const summary = `${countText(checkpoints.length, "checkpoint")}${stage.num_unusable_checkpoints ? `, ${stage.num_unusable_checkpoints} unusable` : ""}`;
-  return make("details", { open: true }, make("summary", {}, summary), makeTable(columns, rows.slice(0, 12), "Checkpoints"),
-    rows.length > 12 ? make("p", { class: "muted small" }, `and ${rows.length - 12} earlier ones, in checkpoints.jsonl`) : null);
+  const shown = [...checkpoints].reverse();
+  if (best && typeof best === "object") shown.unshift({ ...best, name: "best by yardstick", step: best.iteration });
+  const entries = shown.map(makeCheckpoint);
+  const unusable = stage.num_unusable_checkpoints ? `, ${stage.num_unusable_checkpoints} unusable` : "";
+  const earlier = entries.slice(SHOWN_CHECKPOINTS);
+  return make("details", { open: true }, make("summary", {}, `${countText(checkpoints.length, "checkpoint")}${unusable}`),
+    entries.slice(0, SHOWN_CHECKPOINTS),
+    earlier.length > 0 ? make("details", {}, make("summary", {}, `${earlier.length} earlier`), earlier) : null);
+}
+
+function makeCheckpoint({ name, step, state_path: state, sampler_path: sampler }) {
+  const pathLine = (what, path) => (path ? make("div", { class: "path-line" },
+    make("span", { class: "muted" }, what), make("code", { title: path }, String(path)), makeCopyButton(String(path), `path ${what} of ${name}`)) : null);
+  return make("div", { class: "checkpoint" }, make("div", {}, make("b", {}, String(name)), make("span", { class: "muted" }, ` step ${numberText(step)}`)),
+    pathLine("to train", state), pathLine("to sample", sampler));
 }
 
 function makeManifest(manifest) {

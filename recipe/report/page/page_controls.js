@@ -19,6 +19,9 @@ function makeSectionLinks(sections) {
     }
     const current = sections.find((section) => visible.has(section));
     for (const [i, link] of links.entries()) link.setAttribute("aria-current", String(sections[i] === current));
+    const link = links[sections.indexOf(current)];
+    const strip = link?.closest("nav");
+    if (strip) strip.scrollLeft = link.offsetLeft - strip.offsetLeft - (strip.clientWidth - link.offsetWidth) / 2;
   }, { rootMargin: "-20% 0px -60% 0px" });
   for (const section of sections) observer.observe(section);
 }

@@ -39,7 +39,7 @@ function intervalText({ low, high, num_pairs: numPairs }) {
 
 function makeAccuracyCard(card) {
   const rows = [["all held-out pairs", card.accuracy, 0], ["length-balanced pairs", card.length_balanced, 0],
-    ["length alone", card.length_only_accuracy, 7], ...Object.entries(card.by_source ?? {}).map(([name, share]) => [name, share, 2])]
+    ["where length says otherwise", card.beats_length_only, 0], ["length alone", card.length_only_accuracy, 7], ...Object.entries(card.by_source ?? {}).map(([name, share]) => [name, share, 2])]
     .filter(([, share]) => share && typeof share.value === "number");
   const columns = [{ name: "accuracy" }, { name: "" }, { name: "share", isNumber: true }, { name: "95 %", isNumber: true }, { name: "pairs", isNumber: true }];
   return make("div", { class: "card" }, make("h3", {}, "Accuracy"),

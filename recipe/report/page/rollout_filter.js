@@ -45,6 +45,12 @@ function sortedEpisodes(index, episodes, sort) {
   });
 }
 
+// The environments' metrics that say anything: not zero for every episode.
+function tellingMetrics(index) {
+  index.tellingMetrics ??= Object.keys(index.metrics).filter((name) => index.metrics[name].some((value) => value));
+  return index.tellingMetrics;
+}
+
 // All episodes of the group that an episode belongs to.
 function groupOf(index, i) {
   const { columns, files } = index;

@@ -21,14 +21,18 @@ function makeRolloutSection(run) {
 function makeFilters(explorer) {
   const { run, filter } = explorer;
   const { index } = run;
-  const setChange = (name, value) => { filter[name] = value; refresh(explorer); };
+  const setChange = (name, value, startsAnew = false) => {
+    filter[name] = value;
+    if (startsAnew) explorer.chosen = -1;
+    refresh(explorer);
+  };
   const numberInput = (name, label) => make("input", { type: "number", step: "any", "aria-label": label, "data-filter": name, on: { input: (event) => setChange(name, event.target.value === "" ? null : Number(event.target.value)) } });
-  const select = (name, label, choices) => make("select", { "aria-label": label, "data-filter": name, on: { change: (event) => setChange(name, event.target.value) } }, choices.map(([value, text]) => make("option", { value }, text)));
+  const select = (name, label, choices) => make("select", { "aria-label": label, "data-filter": name, on: { change: (event) => setChange(name, event.target.value, name === "sort") } }, choices.map(([value, text]) => make("option", { value }, text)));
   const check = (name, label) => make("label", { class: "check" }, make("input", { type: "checkbox", "data-filter": name, on: { change: (event) => setChange(name, event.target.checked) } }), label);
   const sets = [...new Set(index.files.map((file) => file.set))];
   const search = make("input", { type: "search", id: "rollout-search", placeholder: "Search prompts and replies", "aria-label": "Search prompts and replies", "data-filter": "query", on: { input: () => startSearch(explorer, search.value) } });
   const sorts = [["order", "in order"], ["-reward", "highest reward"], ["reward", "lowest reward"], ["-advantage", "highest advantage"], ["advantage", "lowest advantage"], ["-num_tokens", "longest"], ["num_tokens", "shortest"],
-    ...Object.keys(index.metrics).flatMap((name) => [[`-${name}`, `highest ${wordsOf(name)}`], [name, `lowest ${wordsOf(name)}`]])];
+    ...tellingMetrics(index).flatMap((name) => [[`-${name}`, `highest ${wordsOf(name)}`], [name, `lowest ${wordsOf(name)}`]])];
   const clear = make("button", { type: "button", class: "tool-button", id: "clear-filters", on: { click: () => clearFilters(explorer) } }, "Clear");
   const row = (...children) => make("div", { class: "filter-row" }, children.filter(Boolean));
   const element = make("form", { class: "filters", role: "search", "aria-label": "Filter rollouts", on: { submit: (event) => event.preventDefault() } },

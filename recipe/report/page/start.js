@@ -16,9 +16,12 @@ async function followLink(run) {
   byId("rollouts").scrollIntoView({ behavior: "instant" });
 }
 
+// The marks are for benchmarks/report_speed.py.
 async function startPage() {
+  performance.mark("started");
   const nextTheme = startThemes();
   const run = await readRun();
+  performance.mark("unpacked");
   const rollouts = makeRolloutSection(run);
   const sections = [makeOverviewSection(run), makeCurveSection(run), makeReportCardSection(run), makeDivergenceSection(run), rollouts, makeNotesSection(run)].filter(Boolean);
   byId("main").replaceChildren(...sections);

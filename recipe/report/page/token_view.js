@@ -15,7 +15,7 @@ function makeColouring(mode, episodes) {
       }
     }
   }
-  return { mode, sizes, hasRatio: episodes.some(({ turns }) => turns.some(({ tokens }) => tokens.trainer !== null)) };
+  return { mode, sizes, hasRatio: episodes.some(({ turns }) => turns.some(({ tokens }) => tokens.log_ratios !== null)) };
 }
 
 function advantageAt(tokens, t) {
@@ -24,8 +24,7 @@ function advantageAt(tokens, t) {
 
 // log of trainer over sampler probability; null where the trainer's is not recorded.
 function logRatioAt(tokens, t) {
-  const [trainer, sampler] = [tokens.trainer?.[t] ?? null, tokens.sampler[t] ?? null];
-  return trainer === null || sampler === null ? null : trainer - sampler;
+  return tokens.log_ratios?.[t] ?? null;
 }
 
 // -1 to 1: full colour down, none, full colour up; null where there is no value.
@@ -129,7 +128,7 @@ function tokenFacts({ tokens }, t, text) {
     ["token", make("code", {}, text === "" ? "part of the next character" : JSON.stringify(text))],
     ["id", String(tokens.ids[t])],
     ["sampler", sampler === null ? "not recorded" : `${numberText(sampler)} (${percentText(Math.exp(sampler), 2)})`],
-    ["trainer", tokens.trainer?.[t] === null || tokens.trainer === null ? "not recorded" : numberText(tokens.trainer[t])],
+    ["trainer", logRatio === null || sampler === null ? "not recorded" : numberText(sampler + logRatio)],
     ["ratio", logRatio === null ? "not recorded" : numberText(Math.exp(logRatio), 5)],
     ["advantage", advantage === null || advantage === undefined ? "none (not trained on)" : signedText(advantage, 4)],
   ];

@@ -190,14 +190,14 @@ def test_a_later_turn_holds_what_the_environment_added(tmp_path: Path) -> None:
     ]
 
 
-def test_trainer_logprobs_join_their_episode_and_only_where_they_fit(tmp_path: Path) -> None:
+def test_ratios_to_the_trainer_join_their_episode_and_only_where_they_fit(tmp_path: Path) -> None:
     folder = stage(tmp_path, episode(), episode(member=1), episode(member=2))
     lines = [
         {"group": 0, "member": 0, "trainer_logprobs": [-0.2, None]},
         {"group": 0, "member": 1, "trainer_logprobs": [-1]},
     ]
     (folder / "rollouts" / "trained_000000.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [one[0]["trainer"] for one in data_in(write_report(folder), "tokens-0")] == [[-0.2, None], None, None]
+    assert [one[0]["log_ratios"] for one in data_in(write_report(folder), "tokens-0")] == [[0.05, None], None, None]
 
 
 def test_a_run_too_large_for_a_page_keeps_evenly_spaced_steps(tmp_path: Path) -> None:
