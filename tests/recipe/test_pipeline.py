@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from recipe.pipeline import summary_table
+from recipe.pipeline_summary import kept_of_stage_3, write_summary
 from recipe.policy_comparison import win_rate
+from recipe.stage_gates import Gate
 
 SUMMARY = {
     "sft.nll_before": 2.0,
@@ -50,3 +54,34 @@ def test_the_table_says_what_failed() -> None:
     assert lines[2].endswith("stage failed")
     assert lines[3].endswith("rule-based reward")
     assert "stage failed" not in summary_table({**SUMMARY, "preference.test_pair_accuracy": None})
+
+
+def gate(passed: bool | None) -> dict:
+    value = 0.5 if passed is not None else None
+    return Gate("sft", "nll_falls", "fall", value, None, 0.6, None, passed, "stop", "train longer").to_json()
+
+
+def test_the_table_counts_gates_and_shows_those_that_failed():
+    assert "gates" not in summary_table(SUMMARY)
+    assert "gates: 2 passed" in summary_table({**SUMMARY, "gates": [gate(True)] * 2}).splitlines()
+    lines = summary_table({**SUMMARY, "gates": [gate(True), gate(False), gate(None), gate(None)]}).splitlines()
+    start = lines.index("gates: 1 passed, 1 failed, 2 not checked")
+    assert lines[start + 1] == "  failed: sft nll_falls: fall 0.5, at least 0.6 asked for"
+    assert lines[start + 2].startswith("sft: mint://")
+
+
+def test_the_table_says_which_stages_were_not_run():
+    nothing = {name: None for name in SUMMARY if name.startswith("rl.")}
+    lines = summary_table({**SUMMARY, **nothing}).splitlines()
+    assert "rl: not run" in lines and not any("rule-based" in line for line in lines)
+
+
+def test_what_is_known_of_stage_3_is_kept_for_the_same_stages_before_it(tmp_path: Path):
+    assert kept_of_stage_3(tmp_path, SUMMARY) == ({}, [])
+    rl_gate = {**gate(True), "stage": "rl"}
+    write_summary(tmp_path, {**SUMMARY, "gates": [gate(True), rl_gate], "best_of_n.n": 8})
+    kept, gates = kept_of_stage_3(tmp_path, {**SUMMARY, "rl.state_path": None})
+    assert kept == {name: value for name, value in SUMMARY.items() if name.startswith("rl.")} | {"best_of_n.n": 8}
+    assert [one.stage for one in gates] == ["rl"]
+    for other in ("sft.state_path", "preference.state_path"):
+        assert kept_of_stage_3(tmp_path, {**SUMMARY, other: "mint://d/weights/final"}) == ({}, [])
