@@ -1,7 +1,8 @@
 """Learning from pairs without a preference model: supervised fine-tuning, then DPO or another loss of its family.
 
     python recipes/dpo.py                                       DPO on the demo task
-    python recipes/dpo.py dpo.loss.name=simpo dpo.loss.beta=2   another loss: ipo, hinge, slic, simpo, orpo, kto
+    python recipes/dpo.py dpo.loss.name=ipo                     another loss: ipo, hinge, slic, simpo, orpo
+    python recipes/dpo.py dpo.loss.name=kto dpo.loss.nll_coef=None          kto, which takes no likelihood term
     python recipes/dpo.py dpo.max_steps=20 sft.max_steps=10     any setting changed (--help lists all)
 
 The policy of the first stage is where the second starts and, for the losses that have one, its reference. The end of a
@@ -62,7 +63,7 @@ class AdviceSFTDatasetBuilder(SupervisedDatasetBuilder):
 class AdvicePairBuilder(PreferenceDatasetBuilder):
     """Pairs of answers; those held out are on topics of their own."""
 
-    num_train: int = 1600
+    num_train: int = 1024
     num_test: int = 128
 
     def __call__(self) -> PreferenceSplit:
@@ -108,8 +109,9 @@ PRESET = {
     "dpo.lora_rank": Reference("sft.lora_rank"),
     "dpo.dataset_builder": AdvicePairBuilder,
     "dpo.dataset_builder.examples.batch_size": 16,
-    "dpo.learning_rate": 5e-4,
-    "dpo.eval_every": 50,
+    # The loss of the margin alone would let the chosen replies become less likely too, and the policy drift.
+    "dpo.loss.nll_coef": 1.0,
+    "dpo.learning_rate": 2e-3,
 }
 
 

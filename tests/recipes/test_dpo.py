@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from mint.checkpoint_store import CheckpointStore
+from recipe.command_line import parse_config
 from recipe.run_log import read_metrics
 from tests.recipes.loading import RECIPES, load_recipe
 
@@ -58,11 +59,18 @@ def test_dpo_starts_from_the_supervised_policy_and_ends_with_the_comparison(
     start = recorded(tmp_path / "dpo")["load_checkpoint_path"]
     lines = read_metrics(tmp_path / "dpo")
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
-    assert lines[0]["loss"] == pytest.approx(0.693147, abs=1e-4), "policy and reference are one"
+    assert lines[0]["mean_margin"] == pytest.approx(0.0, abs=1e-4), "policy and reference are one"
     records = [json.loads(line) for line in (tmp_path / "dpo" / "checkpoints.jsonl").read_text().splitlines()]
     assert CheckpointStore(mint_home).manifest(records[-1]["state_path"]).parent == start
     (about,) = (tmp_path / "dpo" / "reference_logprobs").glob("*/about.json")
     assert json.loads(about.read_text())["reference"] == start
+
+
+def test_the_losses_that_the_script_names_are_settings_of_it(recipe: ModuleType) -> None:
+    lines = [line.split() for line in (recipe.__doc__ or "").splitlines() if "dpo.loss.name" in line]
+    named = [[word for word in line if word.startswith("dpo.loss")] for line in lines]
+    losses = [parse_config(recipe.Config, recipe.PRESET, settings).dpo.loss for settings in named]
+    assert [(loss.name, loss.nll_coef) for loss in losses] == [("ipo", 1.0), ("kto", None)]
 
 
 def test_a_loss_without_a_reference_keeps_none(
