@@ -14,7 +14,7 @@ import torch
 
 from mint import types
 from mint.errors import InvalidRequest
-from recipe.preference.objective import PairFacts
+from recipe.preference.objective import LengthModel, PairFacts
 from recipe.preference.readouts import Readout, RenderedReply
 from recipe.preference.types import PreferenceDatasetBuilder, PreferencePair
 from renderers import Renderer
@@ -30,6 +30,11 @@ class RenderedPair:
     pair: PreferencePair
     chosen: RenderedReply
     rejected: RenderedReply
+
+    @property
+    def length_difference(self) -> int:
+        """Tokens by which the chosen reply is longer: the replies differ in length as their sequences do."""
+        return len(self.chosen.tokens) - len(self.rejected.tokens)
 
 
 @dataclass(frozen=True)
@@ -125,15 +130,16 @@ class PairBatch:
         """Tokens the model reads for this batch."""
         return sum(datum.model_input.length for datum in self.datums_D)
 
-    def facts(self) -> PairFacts:
-        """What the objective has to know of the pairs. Their replies differ in length as their sequences do."""
+    def facts(self, length_model: LengthModel | None = None) -> PairFacts:
+        """What the objective has to know of the pairs. length_model: None where it need not know of lengths."""
         lengths_D = [len(reply.tokens) for reply in self.replies_D]
+        differences_N = torch.tensor(
+            [lengths_D[slots.i_chosen] - lengths_D[slots.i_rejected] for slots in self.slots_N]
+        )
         return PairFacts(
             strengths_N=torch.tensor([slots.strength for slots in self.slots_N]),
             is_tie_N=torch.tensor([slots.is_tie for slots in self.slots_N]),
-            length_differences_N=torch.tensor(
-                [lengths_D[slots.i_chosen] - lengths_D[slots.i_rejected] for slots in self.slots_N]
-            ),
+            length_log_odds_N=(length_model or LengthModel()).log_odds(differences_N),
         )
 
     def rewards(

@@ -30,7 +30,7 @@ from recipe.optimizer_config import AdamConfig
 from recipe.preference.data import batch_of_step, num_batches, pairs_sha256
 from recipe.preference.ensemble import EnsembleConfig, check_folder, train_ensemble
 from recipe.preference.losses import pair_statistics
-from recipe.preference.objective import PairObjectiveConfig, pair_objective
+from recipe.preference.objective import LengthModel, PairObjectiveConfig, pair_objective
 from recipe.preference.pair_evaluation import PairEvaluation
 from recipe.preference.readouts import Readout, Verdict
 from recipe.preference.rendered_pairs import PairBatch, load_pairs
@@ -160,6 +160,7 @@ async def train_one(config: Config, service: mint.ServiceClient) -> PreferenceRe
         base_client = None
         if config.readout.subtracts_base:
             base_client = await service.create_sampling_client_async(base_model=config.model_name)
+        length_model = LengthModel.fit([pair.length_difference for pair in train.pairs if not pair.pair.is_tie])
         evaluation = PairEvaluation(config.readout, renderer, train.pairs, test.pairs, base_client)
         for step in range(first_step, num_steps):
             is_eval_due = test.pairs and (step == 0 or (config.eval_every > 0 and step % config.eval_every == 0))
@@ -171,7 +172,7 @@ async def train_one(config: Config, service: mint.ServiceClient) -> PreferenceRe
             )
             base_logprobs_D = await base_logprobs(base_client, batch)
             adam_params = config.optimizer.adam_params(scheduled_learning_rate(config, step, num_steps))
-            loss_fn = pair_loss(batch, config.readout, base_logprobs_D, config.objective)
+            loss_fn = pair_loss(batch, config.readout, base_logprobs_D, config.objective, length_model)
             loss_future = client.forward_backward_custom(batch.datums_D, loss_fn)
             step_future = client.optim_step(adam_params)
             try:
@@ -218,10 +219,11 @@ def pair_loss(
     readout: Readout,
     base_logprobs_D: Sequence[torch.Tensor] | None = None,
     objective: PairObjectiveConfig | None = None,
+    length_model: LengthModel | None = None,
 ) -> Callable[[list[types.Datum], list[torch.Tensor]], tuple[torch.Tensor, dict[str, float]]]:
     """The loss of a batch for forward_backward_custom: the objective, by default Bradley-Terry, the mean over pairs."""
     objective = objective or PairObjectiveConfig()
-    facts = batch.facts()
+    facts = batch.facts(length_model)
 
     def loss_fn(
         datums_D: list[types.Datum], trainer_logprobs_D: list[torch.Tensor]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mint.errors import InvalidRequest
 from recipe.preference.losses import bradley_terry
-from recipe.preference.objective import PairFacts, PairObjectiveConfig, length_correlation, pair_objective
+from recipe.preference.objective import LengthModel, PairFacts, PairObjectiveConfig, pair_objective
 
 LOG3 = math.log(3)
 rewards = st.lists(st.floats(-50, 50, allow_nan=False, width=32), min_size=1, max_size=6)
@@ -28,7 +28,7 @@ def make_facts(
     return PairFacts(
         plain.strengths_N if strengths is None else torch.tensor(strengths),
         plain.is_tie_N if ties is None else torch.tensor(ties),
-        plain.length_differences_N if lengths is None else torch.tensor(lengths),
+        plain.length_log_odds_N if lengths is None else torch.tensor(lengths),
     )
 
 
@@ -56,7 +56,7 @@ def test_the_defaults_are_the_mean_bradley_terry_loss_bit_for_bit(chosen: list[f
         assert chosen_N.grad is not None and rejected_N.grad is not None
         return [part.detach().numpy().tobytes() for part in (loss, chosen_N.grad, rejected_N.grad)]
 
-    facts = make_facts(len(chosen), strengths=[3.0] * len(chosen), lengths=list(range(len(chosen))))
+    facts = make_facts(len(chosen), strengths=[3.0] * len(chosen), lengths=[float(i) for i in range(len(chosen))])
     assert bits(lambda c, r: pair_objective(c, r, facts, PairObjectiveConfig())) == bits(
         lambda c, r: bradley_terry(c, r).mean()
     )
@@ -100,40 +100,47 @@ def test_centring_by_hand() -> None:
     assert rejected_slopes[0] - plain_rejected[0] == pytest.approx(0.06)
 
 
-def test_length_penalty_by_hand() -> None:
-    # Margins (1, 1, −2) have variance 2, lengths (2, −1, −1) too; their covariance is (2 − 1 + 2)/3 = 1.
-    facts = make_facts(3, lengths=[2.0, -1.0, -1.0])
-    correlation = length_correlation(torch.tensor([1.0, 1.0, -2.0], dtype=torch.float64), facts)
-    assert correlation.item() == pytest.approx(1 / math.sqrt((2 + 1) * 2))
-    plain, _, _ = value_and_slopes([1.0, 1.0, -2.0], [0.0] * 3, facts)
-    penalised, _, _ = value_and_slopes([1.0, 1.0, -2.0], [0.0] * 3, facts, length_debias_coef=1.5)
-    assert penalised == pytest.approx(plain + 1.5 / 6)
+def test_length_debiasing_adds_what_length_says_in_training() -> None:
+    # A margin of log 3 beside log-odds of −log 3 from length is a draw; half of them leave ½·log 3.
+    facts = make_facts(1, lengths=[-LOG3])
+    loss, chosen_slopes, _ = value_and_slopes([LOG3], [0.0], facts, length_debias_coef=1.0)
+    assert (loss, chosen_slopes) == (pytest.approx(math.log(2)), pytest.approx([-0.5]))
+    half, _, _ = value_and_slopes([LOG3], [0.0], facts, length_debias_coef=0.5)
+    assert half == pytest.approx(math.log(1 + 3**-0.5))
 
 
-@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
-def test_the_gradient_of_the_length_penalty_is_right_and_bounded(size: float) -> None:
-    facts = make_facts(4, lengths=[3.0, -1.0, 8.0, 2.0])
-    margins_N = (size * torch.tensor([0.7, -0.2, 1.1, 0.4], dtype=torch.float64)).requires_grad_()
-    assert torch.autograd.gradcheck(lambda m: length_correlation(m, facts), margins_N)
-    (slopes_N,) = torch.autograd.grad(length_correlation(margins_N, facts), margins_N)
-    assert slopes_N.abs().max() <= 0.5
+def test_a_length_model_of_one_size_of_difference_by_hand() -> None:
+    # The longer reply, by 5 tokens, wins 6 of 8: with targets of 0.9 its chance is 0.75·0.9 + 0.25·0.1 = 0.7.
+    model = LengthModel.fit([5] * 6 + [-5] * 2)
+    log_odds = model.log_odds(torch.tensor([5, -5, 0])).tolist()
+    assert log_odds == pytest.approx([math.log(7 / 3), -math.log(7 / 3), 0.0], abs=1e-4)
 
 
-def test_length_says_nothing_in_pairs_that_are_ties_too_few_or_equally_long() -> None:
-    lengths = [5.0, 1.0, -3.0]
-    for facts, num_pairs in (
-        (make_facts(3, lengths=lengths, ties=[True, False, False]), 3),
-        (make_facts(3, lengths=[4.0, 4.0, 4.0]), 3),
-        (make_facts(2, lengths=[4.0, -4.0]), 2),
-    ):
-        margins = [1.0, 2.0, 4.0][:num_pairs]
-        plain = value_and_slopes(margins, [0.0] * num_pairs, facts)
-        assert value_and_slopes(margins, [0.0] * num_pairs, facts, length_debias_coef=9.0) == plain
+def test_the_length_model_finds_the_odds_that_lengths_were_drawn_with() -> None:
+    generator = torch.Generator().manual_seed(0)
+    differences = torch.randint(1, 30, (20_000,), generator=generator)
+    chances = torch.sigmoid(0.8 + 0.05 * differences)
+    is_longer = torch.rand(20_000, generator=generator) < chances
+    model = LengthModel.fit(torch.where(is_longer, differences, -differences).tolist())
+    assert (model.sign, model.slope) == (pytest.approx(0.8, abs=0.1), pytest.approx(0.05, abs=0.01))
 
 
-def test_a_model_blind_to_length_is_not_penalised_for_longer_winners() -> None:
-    facts = make_facts(6, lengths=[9.0, 9.0, 9.0, 9.0, 9.0, -9.0])
-    assert length_correlation(torch.full((6,), 1.5), facts).item() == 0.0
+@settings(deadline=None, max_examples=50)
+@given(differences=st.lists(st.integers(-500, 500), max_size=30))
+def test_no_point_near_the_length_model_is_better(differences: list[int]) -> None:
+    model = LengthModel.fit(differences)
+    lengths = torch.tensor(differences, dtype=torch.float64)
+    target = (len(differences) + 1) / (len(differences) + 2)
+
+    def loss(candidate: LengthModel) -> float:
+        odds = candidate.log_odds(lengths)
+        total = -target * torch.nn.functional.logsigmoid(odds) - (1 - target) * torch.nn.functional.logsigmoid(-odds)
+        return total.sum().item()
+
+    assert math.isfinite(model.sign) and math.isfinite(model.slope)
+    size = max((abs(difference) for difference in differences), default=1) or 1
+    for sign, slope in ((0.1, 0.0), (-0.1, 0.0), (0.0, 0.1 / size), (0.0, -0.1 / size)):
+        assert loss(model) <= loss(LengthModel(model.sign + sign, model.slope + slope)) + 1e-6
 
 
 @pytest.mark.parametrize(
@@ -175,12 +182,14 @@ def correlation_and_balanced_accuracy(seed: int, coef: float) -> tuple[float, fl
     """Of a linear model trained on pairs of which 85 % have the longer reply first, over pairs of which half have."""
     generator = torch.Generator().manual_seed(seed)
     better, worse, better_lengths, worse_lengths = replies(800, 0.85, generator)
+    differences = (better_lengths - worse_lengths).round().int()
+    length_log_odds = LengthModel.fit(differences.tolist()).log_odds(differences).tolist()
     weights = torch.zeros(3, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=0.05)
     config = PairObjectiveConfig(length_debias_coef=coef)
-    for start in range(0, 800, 16):
-        batch = slice(start, start + 16)
-        facts = make_facts(16, lengths=(better_lengths - worse_lengths)[batch].tolist())
+    for start in range(0, 800, 8):
+        batch = slice(start, start + 8)
+        facts = make_facts(8, lengths=length_log_odds[batch])
         optimizer.zero_grad()
         pair_objective(better[batch] @ weights, worse[batch] @ weights, facts, config).backward()
         optimizer.step()

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from mint.errors import InvalidRequest
+from recipe.preference.objective import LengthModel
 from recipe.preference.readouts import SequenceLogprob, Verdict, VerdictAndLikelihood
 from recipe.preference.rendered_pairs import PairBatch, render_pairs
 from recipe.preference.types import PreferencePair
@@ -143,13 +144,12 @@ def test_the_objective_is_told_strengths_ties_and_the_length_of_replies(
     readout: Verdict | SequenceLogprob, renderer: Renderer
 ) -> None:
     strong = dataclasses.replace(make_pair("word " * 9), strength=2.5)
-    facts = PairBatch.of(
-        render_pairs([strong, dataclasses.replace(strong, strength=1.0, is_tie=True)], readout, renderer).pairs
-    ).facts()
+    pairs = render_pairs([strong, dataclasses.replace(strong, strength=1.0, is_tie=True)], readout, renderer).pairs
+    facts = PairBatch.of(pairs).facts(LengthModel(sign=0.5, slope=0.1))
     assert facts.strengths_N.tolist() == [2.5, 1.0]
     assert facts.is_tie_N.tolist() == [False, True]
     num_chosen, num_rejected = (
         len(renderer.tokenizer.encode(str(reply["content"]))) for reply in (strong.chosen, strong.rejected)
     )
-    assert facts.length_differences_N.tolist() == [num_chosen - num_rejected] * 2
-    assert num_chosen != num_rejected
+    assert facts.length_log_odds_N.tolist() == pytest.approx([0.5 + 0.1 * (num_chosen - num_rejected)] * 2)
+    assert num_chosen > num_rejected and pairs[0].length_difference == num_chosen - num_rejected
