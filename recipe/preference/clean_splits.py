@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mint.atomic_files import write_atomically
+from mint.atomic_files import storage_errors, write_atomically
 from mint.errors import InvalidRequest
 from mint.seeds import derive_seed
 from recipe.preference.data_audit import AuditedFile, AuditResult
@@ -98,7 +98,8 @@ def write_splits(splits: CleanSplits, prefix: str, sources: Sequence[str] = ()) 
         if not pairs and path.exists():
             raise InvalidRequest(f"{path} is of an earlier audit, and now no pair belongs there: remove it")
         if pairs:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            with storage_errors(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, "".join(_as_line(pair) + "\n" for pair in pairs).encode("utf-8"))
             written[str(path)] = len(pairs)
     return written
