@@ -108,10 +108,11 @@ async def main(config: Config, service: mint.ServiceClient | None = None) -> Sum
     """
     root = Path(config.log_path).expanduser()
     with FolderLock(root), reported(root):
-        return await _run_stages(_with_loggers(config), root, service)
+        return await _run_stages(with_loggers(config), root, service)
 
 
-def _with_loggers(config: Config) -> Config:
+def with_loggers(config: Config) -> Config:
+    """The pipeline's loggers in every stage that names none itself."""
     stages = {stage: getattr(config, stage) for stage in STAGES}
     return chz.replace(
         config, **{name: chz.replace(stage, loggers=stage.loggers or config.loggers) for name, stage in stages.items()}

@@ -29,12 +29,12 @@ HEADLINES = (
     "env/all/reward/total",
     "test/env/all/reward/total",
     "yardstick/independent",
+    "kl_policy_base_per_episode",
     "loss",
     "pair_accuracy",
     "test/pair_accuracy",
     "accuracy",
     "test/accuracy",
-    "kl_policy_base_per_episode",
     "kl_sample_train_v1",
     "entropy",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,9 @@ def test_a_stage_is_exported_with_the_prompt_it_was_trained_on(
     assert done.stdout.endswith("4 of 4 are the same token for token\n")
     readme = (out / "README.md").read_text(encoding="utf-8")
     assert "enable_thinking=False" in readme and "A reply ends with 4089 '<|im_end|>'" in readme
+    program = "\n".join(re.findall(r"```python\n(.*?)```", readme, re.DOTALL)).replace('"..."', repr(str(out)))
+    reply = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", timeout=240)
+    assert reply.returncode == 0 and len(reply.stdout) > 10, reply.stderr
     again = mint_command("--home", mint_home, "export", path, "--to", "hf", "--out", out)
     assert (again.returncode, again.stderr.count("\n")) == (1, 1) and "exists already" in again.stderr
     folder = mint_command("--home", mint_home, "export", tmp_path / "run", "--to", "hf", "--out", tmp_path / "x")

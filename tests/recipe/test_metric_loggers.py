@@ -15,7 +15,7 @@ from typing import Any
 import chz
 import pytest
 
-from recipe import metric_loggers
+from recipe import metric_loggers, pipeline
 from recipe.command_line import parse_config
 from recipe.metric_loggers import LOGGERS, check_loggers
 from recipe.preference.dpo.config import Config as DPOConfig
@@ -23,6 +23,7 @@ from recipe.preference.train import Config as PreferenceConfig
 from recipe.rl.config import Config as RLConfig
 from recipe.run_log import RunLog, read_metrics
 from recipe.supervised.train import Config as SFTConfig
+from tests.recipes.loading import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,6 +126,15 @@ def test_a_run_from_the_start_replaces_what_was_there(tmp_path: Path) -> None:
 def test_every_stage_takes_loggers_from_the_command_line(config_class: type[Any]) -> None:
     field = chz.chz_fields(config_class)["loggers"]
     assert field.final_type == tuple[str, ...]
+
+
+def test_a_pipelines_loggers_are_those_of_every_stage_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metric_loggers, "find_spec", lambda module: module)
+    arguments = ["loggers=tensorboard,wandb", "rl.loggers=trackio"]
+    config = parse_config(pipeline.Config, load_recipe("rlhf_pipeline").PRESET, arguments)
+    stages = pipeline.with_loggers(config)
+    both = ("tensorboard", "wandb")
+    assert (stages.sft.loggers, stages.preference.loggers, stages.rl.loggers) == (both, both, ("trackio",))
 
 
 @chz.chz(typecheck=True)
