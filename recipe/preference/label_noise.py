@@ -26,7 +26,7 @@ from renderers import get_text
 MIN_PAIRS_FOR_MODEL = 100
 """With fewer pairs a model of words learns too little to say anything about them."""
 
-MAX_PAIRS_FOR_MODEL = 20_000
+MAX_PAIRS_FOR_MODEL = 10_000
 """Of more pairs the model of words sees those of as many prompts as have about so many: enough for a share."""
 
 CONFIDENT_SHARE = 0.1
