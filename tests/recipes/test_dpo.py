@@ -114,6 +114,7 @@ def outcome(folder: Path) -> list[Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_process_killed_at_the_reference_and_between_steps_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert start(whole).wait() == 0
