@@ -24,7 +24,6 @@ from recipe.policy_target import (
     scorer_of,
 )
 from recipe.terminal import Palette
-from renderers import ParseStatus, get_text
 
 if TYPE_CHECKING:
     from recipe.chat_session import ChatReply, ChatSession
@@ -131,6 +130,8 @@ def _obey(text: str, session: ChatSession, palette: Palette) -> bool:
 
 
 def _show(reply: ChatReply, session: ChatSession, palette: Palette) -> None:
+    from renderers import ParseStatus, get_text
+
     print(get_text(reply.message))
     notes: list[str] = []
     if reply.score is not None:
