@@ -38,8 +38,13 @@ def summary_table(summary: Summary) -> str:
     nll_before, nll_after = summary["sft.nll_before"], summary["sft.nll_after"]
     change = f"{nll_after / nll_before - 1:+.0%}" if nll_before and nll_after else ""
     accuracy = summary["preference.test_pair_accuracy"]
-    stage_2_note = "" if summary["preference.state_path"] else "stage failed"
+    is_failed = summary["rl.reward_source_prm"] == 0.0 or any(
+        gate["stage"] == "preference" for gate in summary.get("gates", [])
+    )
+    stage_2_note = "" if summary["preference.state_path"] else "stage failed" if is_failed else "not run"
     stage_3_note = "rule-based reward" if summary["rl.reward_source_prm"] == 0.0 else ""
+    if summary["rl.state_path"] is None:
+        stage_3_note = "not run"
     rows = [
         ("SFT", "held-out NLL per token", _number(nll_before), _number(nll_after), change),
         ("preference", "held-out pair accuracy", "", _number(accuracy), stage_2_note),
@@ -57,7 +62,7 @@ def summary_table(summary: Summary) -> str:
     ]
     lines += gate_lines(summary.get("gates", []))
     paths = {stage: summary[f"{stage}.state_path"] for stage in ("sft", "preference", "rl")}
-    lines += [f"{stage}: {path or 'not run'}" for stage, path in paths.items()]
+    lines += [f"{stage}: {path}" for stage, path in paths.items() if path is not None]
     return "\n".join([*lines, f"{summary['seconds']:.0f} seconds"])
 
 

@@ -73,7 +73,12 @@ def test_the_table_counts_gates_and_shows_those_that_failed():
 def test_the_table_says_which_stages_were_not_run():
     nothing = {name: None for name in SUMMARY if name.startswith("rl.")}
     lines = summary_table({**SUMMARY, **nothing}).splitlines()
-    assert "rl: not run" in lines and not any("rule-based" in line for line in lines)
+    assert not any(line.startswith("rl: ") or "rule-based" in line for line in lines)
+    assert lines[3].endswith("not run")
+    neither = {**SUMMARY, **nothing, "preference.test_pair_accuracy": None, "preference.state_path": None}
+    assert summary_table(neither).splitlines()[2].endswith("not run")
+    failed = {**gate(False), "stage": "preference"}
+    assert summary_table({**neither, "gates": [failed]}).splitlines()[2].endswith("stage failed")
 
 
 def test_what_is_known_of_stage_3_is_kept_for_the_same_stages_before_it(tmp_path: Path):

@@ -211,7 +211,7 @@ def test_stages_run_alone_where_they_need_nothing(recipe: ModuleType, finished: 
     assert (
         summary["preference.test_pair_accuracy"] == json_of(finished / "summary.json")["preference.test_pair_accuracy"]
     )
-    assert "rl: not run" in capfd.readouterr().out
+    assert "Stage 3 of 3: not run" in capfd.readouterr().out
 
 
 def test_what_a_stage_needs_can_be_named(recipe: ModuleType, finished: Path, tmp_path: Path):
