@@ -33,6 +33,7 @@ from recipe.completers import TokensWithLogprobs
 from recipe.policy_comparison import compare_policies
 from recipe.preference.data import ListPreferenceDatasetBuilder
 from recipe.preference.dpo import train as dpo_train
+from recipe.preference.dpo.config import LossConfig
 from recipe.preference.scorer import PreferenceScorer, ScorerSpec
 from recipe.preference.types import PairExampleConfig, PreferencePair
 from recipe.reply_sampling import draw_replies, score_replies
@@ -41,6 +42,7 @@ from recipe.tokenizer_utils import get_tokenizer
 from renderers import Message, Renderer, get_renderer, get_text
 
 MODEL, RENDERER, MAX_TOKENS, RANK = "mint-tiny", "qwen3_disable_thinking", 48, 32
+WAYS = ("rl", "best_of_n", "dpo")
 _GROUP_SIZE = 8
 # For best-of-n: of a reply that was cut off or breaks the format; below what a whole one gets.
 _FAILED_REPLY_SCORE = -5.0
@@ -128,7 +130,7 @@ def _best_and_worst(
 async def run_dpo(
     setting: Setting, folder: Path, pairs: Sequence[PreferencePair], learning_rate: float, seed: int
 ) -> mint.SamplingClient:
-    """DPO from stage 1's policy on the pairs, once over."""
+    """DPO from stage 1's policy on the pairs, once over, with the loss of the preset of recipes/dpo.py."""
     config = dpo_train.Config(
         log_path=str(folder),
         dataset_builder=ListPreferenceDatasetBuilder(
@@ -139,6 +141,7 @@ async def run_dpo(
         load_checkpoint_path=setting.sft_state_path,
         lora_rank=RANK,
         learning_rate=learning_rate,
+        loss=LossConfig(nll_coef=1.0),
         seed=seed,
     )
     result = await dpo_train.main(config, setting.service)
@@ -166,17 +169,19 @@ async def run(options: argparse.Namespace) -> None:
     """One line per way."""
     setting = await open_pipeline(options.pipeline, mint.ServiceClient())
     summary = json.loads((options.pipeline / "summary.json").read_text(encoding="utf-8"))
-    rl = await setting.service.create_sampling_client_async(model_path=summary["rl.sampler_path"])
-    _print("rl", await setting.compare(rl, options.seed), sampled_tokens=setting.rl_tokens)
-    _print("best of n", await best_of_n(setting, options.seed))
-    pairs, num_tokens = await sampled_pairs(setting, options.seed)
-    given = [PreferencePair(**pair) for pair in advice.pairs(1600, seed=0)]
-    ways = {"dpo, sampled pairs": (pairs, num_tokens), "dpo, given pairs": (given, 0)}
-    for name, (ways_pairs, tokens) in ways.items():
-        for rate in options.learning_rates:
-            policy = await run_dpo(setting, options.output / f"{name}, {rate:g}", ways_pairs, rate, options.seed)
-            row = await setting.compare(policy, options.seed)
-            _print(name, row, sampled_tokens=tokens, num_pairs=len(ways_pairs), learning_rate=rate)
+    if "rl" in options.ways:
+        rl = await setting.service.create_sampling_client_async(model_path=summary["rl.sampler_path"])
+        _print("rl", await setting.compare(rl, options.seed), sampled_tokens=setting.rl_tokens)
+    if "best_of_n" in options.ways:
+        _print("best_of_n", await best_of_n(setting, options.seed))
+    if "dpo" in options.ways:
+        pairs, num_tokens = await sampled_pairs(setting, options.seed)
+        given = [PreferencePair(**pair) for pair in advice.pairs(1600, seed=0)]
+        for name, its_pairs, tokens in (("sampled pairs", pairs, num_tokens), ("given pairs", given, 0)):
+            for rate in options.learning_rates:
+                policy = await run_dpo(setting, options.output / f"{name}, {rate:g}", its_pairs, rate, options.seed)
+                row = await setting.compare(policy, options.seed)
+                _print(f"dpo, {name}", row, sampled_tokens=tokens, num_pairs=len(its_pairs), learning_rate=rate)
 
 
 def _print(way: str, row: dict[str, Any], **more: Any) -> None:
@@ -189,7 +194,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pipeline", type=Path, help="log_path of a finished run of the pipeline's preset")
     parser.add_argument("output", type=Path, help="where the DPO runs go")
-    parser.add_argument("--learning-rates", nargs="*", type=float, default=[5e-4, 1e-3, 2e-3], help="of DPO")
+    parser.add_argument("--learning-rates", nargs="*", type=float, default=[1e-3, 2e-3], help="of DPO")
+    parser.add_argument("--ways", nargs="*", default=WAYS, choices=WAYS)
     parser.add_argument("--seed", type=int, default=0)
     asyncio.run(run(parser.parse_args(arguments)))
 

@@ -10,8 +10,7 @@ import io
 import os
 import sys
 from collections.abc import Iterator
-from importlib import import_module
-from importlib.util import find_spec
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mint.errors import InvalidRequest, MintError, nearest_name
@@ -97,8 +96,8 @@ def _lines(palette: Palette) -> Iterator[str]:
     if not sys.stdin.isatty():
         yield from sys.stdin
         return
-    if find_spec("readline") is not None:  # input() then has a history and can be edited
-        import_module("readline")
+    with suppress(ImportError):  # with it, input() has a history and can be edited
+        import readline  # noqa: F401
     while True:
         try:
             yield input(palette.paint("you> ", "bold"))

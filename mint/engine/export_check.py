@@ -31,7 +31,8 @@ class ReloadedModel:
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, str(folder))
-        return cls(model.to(device).eval(), AutoTokenizer.from_pretrained(str(folder)))
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        return cls(model.to(device).eval(), tokenizer)
 
     def until_end(self, reply: list[int]) -> list[int]:
         """The reply up to and with the first token at which `generate` ends."""
