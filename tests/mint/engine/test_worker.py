@@ -96,4 +96,4 @@ def test_a_program_that_ends_in_a_long_batch_abandons_it(tmp_path, tiny_model_di
     started = time.monotonic()
     errors = process.communicate(timeout=120)[1]
     assert process.returncode == 0 and "Traceback" not in errors, errors
-    assert time.monotonic() - started < 8  # the whole batch takes a minute
+    assert time.monotonic() - started < 30  # the whole batch takes a minute
