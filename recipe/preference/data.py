@@ -91,19 +91,26 @@ def split_by_prompt(pairs: Sequence[PreferencePair], held_out_share: float, seed
     """
     if held_out_share == 0.0 or not pairs:
         return PreferenceSplit(pairs)
-    prompts = {prompt_key(pair.prompt) for pair in pairs}
-    if len(prompts) < 2:
-        raise InvalidRequest(
-            f"held_out_share={held_out_share}: all pairs have the same prompt, and a prompt is never on both sides; "
-            "give pairs for more prompts or set held_out_share=0"
-        )
-    num_held_out = min(max(round(held_out_share * len(prompts)), 1), len(prompts) - 1)
-    by_draw = sorted(prompts, key=lambda prompt: (derive_seed(seed, "held-out prompt", prompt), prompt))
-    held_out = set(by_draw[:num_held_out])
+    held_out = held_out_prompts({prompt_key(pair.prompt) for pair in pairs}, held_out_share, seed, "pairs")
     return PreferenceSplit(
         train=[pair for pair in pairs if prompt_key(pair.prompt) not in held_out],
         held_out=[pair for pair in pairs if prompt_key(pair.prompt) in held_out],
     )
+
+
+def held_out_prompts(prompts: set[str], held_out_share: float, seed: int, of_what: str) -> set[str]:
+    """The share of the prompts, at least one and not all, that is kept for testing. InvalidRequest for a single prompt.
+
+    prompts: as `prompt_key` writes them. of_what: what the prompts belong to, for messages.
+    """
+    if len(prompts) < 2:
+        raise InvalidRequest(
+            f"held_out_share={held_out_share}: all {of_what} have the same prompt, and a prompt is never on both "
+            f"sides; give {of_what} for more prompts or set held_out_share=0"
+        )
+    num_held_out = min(max(round(held_out_share * len(prompts)), 1), len(prompts) - 1)
+    by_draw = sorted(prompts, key=lambda prompt: (derive_seed(seed, "held-out prompt", prompt), prompt))
+    return set(by_draw[:num_held_out])
 
 
 def pairs_sha256(train: Sequence[PreferencePair], held_out: Sequence[PreferencePair]) -> str:

@@ -74,13 +74,7 @@ async def finish(
 
 def result_of(log_path: str, record: CheckpointRecord) -> PreferenceResult:
     """The result of the run whose final checkpoint this is."""
-    lines = read_metrics(log_path)
-    metrics: dict[str, float] = {"num_steps": record.step}
-    for line in lines:
-        metrics |= {key: value for key, value in line.items() if key != "step" and not key.startswith("time/")}
-    before = next((line["test/pair_accuracy"] for line in lines if "test/pair_accuracy" in line), None)
-    if before is not None:
-        metrics["test/pair_accuracy_before"] = before
+    metrics = last_metrics(log_path, record)
     assert record.state_path is not None and record.sampler_path is not None, f"incomplete record {record}"
     result = PreferenceResult(record.state_path, record.sampler_path, ScorerSpec.from_record(record), metrics)
     if result.is_better_than_chance is False:
@@ -92,3 +86,15 @@ def result_of(log_path: str, record: CheckpointRecord) -> PreferenceResult:
             metrics["test/pair_accuracy_high"],
         )
     return result
+
+
+def last_metrics(log_path: str, record: CheckpointRecord) -> dict[str, float]:
+    """The last value of every metric of a run but its times, num_steps, and test/pair_accuracy_before: the first."""
+    lines = read_metrics(log_path)
+    metrics: dict[str, float] = {"num_steps": record.step}
+    for line in lines:
+        metrics |= {key: value for key, value in line.items() if key != "step" and not key.startswith("time/")}
+    before = next((line["test/pair_accuracy"] for line in lines if "test/pair_accuracy" in line), None)
+    if before is not None:
+        metrics["test/pair_accuracy_before"] = before
+    return metrics

@@ -12,8 +12,8 @@ import chz
 
 from envs.data_rows import read_rows
 from mint.errors import InvalidRequest
-from mint.seeds import derive_seed
 from recipe.conversation_files import messages_in
+from recipe.preference.data import held_out_prompts
 from recipe.preference.types import PairExampleConfig, prompt_key
 from renderers import Message
 from renderers.messages import validate_messages
@@ -141,17 +141,9 @@ def split_replies(replies: Sequence[LabelledReply], held_out_share: float, seed:
 
     Which prompts are held out follows from their text and the seed, not from the order of the replies.
     """
-    prompts = _prompts(replies)
-    if held_out_share == 0.0 or not prompts:
+    if held_out_share == 0.0 or not replies:
         return LabelledSplit(replies)
-    if len(prompts) < 2:
-        raise InvalidRequest(
-            f"held_out_share={held_out_share}: all replies have the same prompt, and a prompt is never on both sides; "
-            "give replies to more prompts or set held_out_share=0"
-        )
-    num_held_out = min(max(round(held_out_share * len(prompts)), 1), len(prompts) - 1)
-    by_draw = sorted(prompts, key=lambda prompt: (derive_seed(seed, "held-out prompt", prompt), prompt))
-    held_out = set(by_draw[:num_held_out])
+    held_out = held_out_prompts(_prompts(replies), held_out_share, seed, "replies")
     return LabelledSplit(
         train=[reply for reply in replies if prompt_key(reply.prompt) not in held_out],
         held_out=[reply for reply in replies if prompt_key(reply.prompt) in held_out],

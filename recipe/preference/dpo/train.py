@@ -39,8 +39,9 @@ from recipe.preference.dpo.examples import (
 from recipe.preference.dpo.labelled_replies import LabelledReplyDatasetBuilder
 from recipe.preference.dpo.reference_cache import ReferenceCache, ReferenceIdentity
 from recipe.preference.dpo.reply_batches import ReplyBatch, loss_and_metrics, with_interval
+from recipe.preference.result import last_metrics
 from recipe.report import bring_up_to_date
-from recipe.run_log import RunLog, read_metrics
+from recipe.run_log import RunLog
 from recipe.schedules import scheduled_learning_rate
 from recipe.tokenizer_utils import get_tokenizer
 from renderers import Renderer, get_renderer
@@ -255,12 +256,6 @@ def _finish(config: Config, manifest: stage_manifest.StageManifest, record: Chec
 
 
 def _result(log_path: str, record: CheckpointRecord) -> DPOResult:
-    lines = read_metrics(log_path)
-    metrics: dict[str, float] = {"num_steps": record.step}
-    for line in lines:
-        metrics |= {key: value for key, value in line.items() if key != "step" and not key.startswith("time/")}
-    before = next((line["test/pair_accuracy"] for line in lines if "test/pair_accuracy" in line), None)
-    if before is not None:
-        metrics["test/pair_accuracy_before"] = before
+    metrics = last_metrics(log_path, record)
     assert record.state_path is not None and record.sampler_path is not None, f"incomplete record {record}"
     return DPOResult(record.state_path, record.sampler_path, metrics)
