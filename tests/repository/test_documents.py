@@ -78,7 +78,7 @@ def test_links_and_named_files_exist(path: Path) -> None:
 def test_the_readmes_two_commands_set_up_the_same_way() -> None:
     start = "python -m venv .venv && . .venv/bin/activate && pip install -c constraints.txt -e "
     assert marked_command("run") == start + ". && python recipes/rlhf_pipeline.py"
-    assert marked_command("test") == start + "'.[dev]' && pytest"
+    assert marked_command("test") == start + "'.[dev]' && pytest -n 2 --dist loadfile"
 
 
 def test_ci_runs_the_readmes_test_command() -> None:

@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 import pytest
-from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 from tests.repository.source_tree import (
     PACKAGES,
@@ -37,20 +36,25 @@ def run_python(program: str, folder: Path) -> str:
     return done.stdout
 
 
-def test_packages_import_in_one_direction(capfd: pytest.CaptureFixture[str]) -> None:
-    status = lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True)
-    assert status == EXIT_STATUS_SUCCESS, capfd.readouterr().out
+def check_directions(config: Path) -> subprocess.CompletedProcess[str]:
+    """Run import-linter in a process of its own: in this one it would switch off every logger that exists."""
+    program = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    command = [sys.executable, "-c", program, "--config", str(config), "--no-cache"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
-def test_the_check_of_directions_fails_when_they_are_reversed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_packages_import_in_one_direction() -> None:
+    done = check_directions(ROOT / "pyproject.toml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_check_of_directions_fails_when_they_are_reversed(tmp_path: Path) -> None:
     config = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     layers = 'layers = ["recipe", "envs", "renderers", "mint"]'
     assert layers in config
     (tmp_path / "pyproject.toml").write_text(config.replace(layers, 'layers = ["mint", "renderers", "envs", "recipe"]'))
-    assert lint_imports(config_filename=str(tmp_path / "pyproject.toml"), no_cache=True) != EXIT_STATUS_SUCCESS
-    assert "Imports point one way" in capfd.readouterr().out
+    done = check_directions(tmp_path / "pyproject.toml")
+    assert done.returncode != 0 and "BROKEN" in done.stdout and "Imports point one way" in done.stdout, done.stderr
 
 
 def test_nothing_imports_the_recipes() -> None:

@@ -5,6 +5,7 @@ A verdict is a comparison out here with what the calls returned in there; `value
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from envs.sandbox import IsolationLevel, Limits, ProgramResult, Sandbox
 QUICK = Limits(cpu_seconds=0.3, wall_seconds=10.0)
 HONEST = "def double(x):\n    return 2 * x\n"
 C_LIBRARY = "import ctypes\nlibc = ctypes.CDLL(None, use_errno=True)\n"
-# A program that calls itself this is found by `processes_named`.
-ESCAPEE = "sandbox-escape"
+# A program that calls itself this is found by `escapees`; other test processes of the machine use another number.
+ESCAPEE = f"escape {os.getpid()}"
 NAME_ITSELF = C_LIBRARY + f"libc.prctl(15, b'{ESCAPEE}')\n"
 
 needs_linux = pytest.mark.skipif(not Path("/proc/self/comm").exists(), reason="needs Linux")
