@@ -60,11 +60,11 @@ class Variant:
     is_padding_free: bool = False
     # TRL's best-fit-decreasing packing, one packed row per pass (SFT).
     is_packed: bool = False
+    # TRL cannot group pairs: the trainers drop the column of lengths (SFT).
     is_grouped_by_length: bool = False
     # The reference's logprobs of all pairs before training instead of in every step (DPO).
     has_precomputed_reference: bool = False
     has_gradient_checkpointing: bool = False
-    is_compiled: bool = False
     kinds: tuple[str, ...] = KINDS
 
 
@@ -80,7 +80,7 @@ _BATCHINGS: dict[str, dict[str, Any]] = {
     "": {},
     "_passes": {"sequences_per_pass": 4},
     "_singles": {"sequences_per_pass": 1},
-    "_grouped": {"sequences_per_pass": 4, "is_grouped_by_length": True},
+    "_grouped": {"sequences_per_pass": 4, "is_grouped_by_length": True, "kinds": ("sft",)},
     "_packing": {"is_packed": True, "kinds": ("sft",)},
     "_padding_free": {"is_padding_free": True, "kinds": ("sft",)},
     "_padding_free_passes": {"sequences_per_pass": 4, "is_padding_free": True, "kinds": ("sft",)},
@@ -88,7 +88,6 @@ _BATCHINGS: dict[str, dict[str, Any]] = {
     "_precomputed_passes": {"sequences_per_pass": 4, "has_precomputed_reference": True, "kinds": ("dpo",)},
     "_precomputed_singles": {"sequences_per_pass": 1, "has_precomputed_reference": True, "kinds": ("dpo",)},
     "_checkpointing": {"sequences_per_pass": 4, "has_gradient_checkpointing": True},
-    "_compiled": {"sequences_per_pass": 4, "is_compiled": True},
 }
 VARIANTS: dict[str, Variant] = {
     precision + batching: Variant(**_PRECISIONS[precision], **_BATCHINGS[batching])
@@ -96,10 +95,11 @@ VARIANTS: dict[str, Variant] = {
     for precision in _PRECISIONS
 }
 
+# One sequence or pair per pass wastes least on padding and attention; which precision wins depends on the model's size.
+BEST: dict[str, list[str]] = {kind: ["float32_singles", "bfloat16_singles", "bf16_autocast_singles"] for kind in KINDS}
 
-def run(
-    kind: str, model_folder: Path, data: Path, variant: str, sizes: Sizes, steps: int, warmup: int
-) -> Measured:
+
+def run(kind: str, model_folder: Path, data: Path, variant: str, sizes: Sizes, steps: int, warmup: int) -> Measured:
     """Train `warmup` + `steps` optimizer steps and measure the last `steps`.
 
     Tokens are those of the sequences, without padding. The reference logprobs of "precomputed" variants come before the
@@ -125,9 +125,7 @@ def run(
         loss = trainer.train().training_loss
     skipped = warmup * arguments["gradient_accumulation_steps"]
     used = slice(skipped, num_steps * arguments["gradient_accumulation_steps"])
-    measured = meter.measured(
-        tokens=sum(collator.tokens_B[used]), pairs=0 if kind == "sft" else steps * batch_size
-    )
+    measured = meter.measured(tokens=sum(collator.tokens_B[used]), pairs=0 if kind == "sft" else steps * batch_size)
     if setting.has_precomputed_reference:
         measured.phases["reference"] = reference_seconds * steps / num_steps
     measured.notes = {
@@ -149,8 +147,7 @@ def _rows(kind: str, model_folder: Path, data: Path, count: int) -> list[dict[st
             {
                 "input_ids": example.tokens_T,
                 "labels": [
-                    token if weight else -100
-                    for token, weight in zip(example.tokens_T, example.weights_T, strict=True)
+                    token if weight else -100 for token, weight in zip(example.tokens_T, example.weights_T, strict=True)
                 ],
                 "length": len(example.tokens_T),
             }
@@ -198,7 +195,6 @@ def _arguments(
         "max_length": _PACKED_LENGTH if setting.is_packed else None,
         "gradient_checkpointing": setting.has_gradient_checkpointing,
         "bf16": setting.has_autocast,
-        "torch_compile": setting.is_compiled,
         "use_cpu": True,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": False,
