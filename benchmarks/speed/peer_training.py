@@ -3,10 +3,10 @@
     pip install -c constraints.txt -e '.[peer]'
     python -m benchmarks.speed.peer_training KIND MODEL_FOLDER DATA VARIANT [--steps 5 --warmup 2]
 
-MODEL_FOLDER is one that `models` made; DATA holds gsm8k_train.jsonl and preference_pairs.jsonl. The last line printed is
-`Measured` as JSON. A variant is one way to run TRL; `BEST` names those worth a row on a processor. In all of them the
-adapter, the optimizer's settings, the sequences of an optimizer step and their tokens are the same, except that packing
-and grouping by length choose which sequences meet in a step.
+MODEL_FOLDER is one that `models` made; DATA holds gsm8k_train.jsonl and preference_pairs.jsonl. The last line printed
+is `Measured` as JSON. A variant is one way to run TRL; `BEST` names those worth a row on a processor. In all of them
+the adapter's shape, the optimizer's settings, the sequences of an optimizer step and their tokens are the same, except
+that packing and grouping by length choose which sequences meet in a step.
 
 Axes: _B sequences or pairs of a batch, _T tokens.
 """
