@@ -76,7 +76,7 @@ VARIANTS: dict[str, Variant] = {
     "bf16_autocast_continuous": Variant(is_autocast=True, max_requests=64),
 }
 # The candidates for the best configuration of TRL on two cores.
-BEST: list[str] = ["bfloat16", "float32"]
+BEST: list[str] = ["bfloat16_autocast", "bfloat16_autocast_parts_8", "bfloat16_parts_8"]
 
 
 class StepClock(TrainerCallback):
