@@ -9,14 +9,12 @@ import pytest
 
 from tests.random_model import make_random_model
 
+# Workers of pytest-xdist divide the cores. Not in a hook: torch reads this once, and conftest files below import torch.
+NUM_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+if NUM_WORKERS > 1:
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // NUM_WORKERS)))
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
-
-
-def pytest_configure() -> None:
-    """Workers of pytest-xdist divide the cores: torch, and the programs that tests start, read this when they start."""
-    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    if num_workers > 1:
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_workers)))
 
 
 @pytest.fixture(scope="session")
