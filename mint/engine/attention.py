@@ -1,12 +1,15 @@
-"""Attention over packed tokens: pad rows of similar length together, attend, unpad.
+"""Attention over packed tokens, by the means that suit the device.
 
-Axes: _N packed tokens, _B rows, _T padded positions, _P padded prefix positions, _Q query heads, _K key/value heads,
-_D head dimension.
+Axes: _N packed tokens, _B rows, _T padded positions, _S keys a row sees, _Q query heads, _K key/value heads, _D head
+dimension.
+
+On a CPU all of it is `blocked_attention`. Elsewhere rows of similar length are padded together and PyTorch's scaled
+dot-product attention chooses its kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,104 +17,118 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mint.engine.batching import AttentionBlock, MicroBatch, Rows
-
-
-class _Reindex(torch.autograd.Function):
-    """Rows of x by index, where `inverse` undoes `index` on every row that matters.
-
-    The gradient is a gather too. The general gradient of indexing is a scatter-add, which costs more than the attention
-    itself here and is not deterministic on a GPU.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(inverse)
-        return x.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        (inverse,) = ctx.saved_tensors
-        return grads[0].index_select(0, inverse), None, None
-
-
-class _Unpad(torch.autograd.Function):
-    """Real tokens of a padded tensor; the gradient of padding is zero."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, unpad: Tensor) -> Tensor:
-        ctx.save_for_backward(unpad)
-        ctx.num_rows = x.shape[0]
-        return x.index_select(0, unpad)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (unpad,) = ctx.saved_tensors
-        padded = grads[0].new_zeros(ctx.num_rows, *grads[0].shape[1:])
-        return padded.index_copy_(0, unpad, grads[0]), None
-
-
-class _DeviceRows:
-    """A `Rows` with its indices on the device."""
-
-    def __init__(self, rows: Rows, device: torch.device) -> None:
-        self.slice = slice(rows.start, rows.stop)
-        self.num_rows, self.width = rows.pad_BT.shape
-        self.is_rectangular = bool((rows.lengths_B == self.width).all())
-        self.lengths_B = torch.from_numpy(rows.lengths_B).to(device)
-        self._pad = torch.from_numpy(rows.pad_BT.reshape(-1)).to(device)
-        self._unpad = torch.from_numpy(rows.unpad_N).to(device)
-
-    def pad(self, x: Tensor) -> Tensor:
-        """(N, heads, D) -> (B, T, heads, D)."""
-        own = x[self.slice]
-        padded = own if self.is_rectangular else _Reindex.apply(own, self._pad, self._unpad)
-        return padded.view(self.num_rows, self.width, *x.shape[1:])  # type: ignore[union-attr]
-
-    def unpad(self, x: Tensor) -> Tensor:
-        """(B, T, heads, D) -> (n, heads, D)."""
-        flat = x.reshape(self.num_rows * self.width, *x.shape[2:])
-        return flat if self.is_rectangular else _Unpad.apply(flat, self._unpad)  # type: ignore[return-value]
+from mint.engine.batching import MicroBatch, Prefix, Rows
+from mint.engine.blocked_attention import BlockedPlan, blocked_attention
 
 
 class PackedAttention:
     """`attend` for a whole micro-batch: causal within each sequence, shared prefixes included.
 
     on_key_value(layer, key_NKD, value_NKD), if given, sees the keys and values of each layer (prefill keeps them).
+    use_blocks: whether `blocked_attention` is used; by default where it is faster, on a CPU.
     """
 
     def __init__(
-        self, batch: MicroBatch, device: torch.device, on_key_value: Callable[[int, Tensor, Tensor], None] | None = None
-    ) -> None:
-        self._blocks = [_DeviceBlock(block, device) for block in batch.blocks]
+        self, batch: MicroBatch, device: torch.device,
+        on_key_value: Callable[[int, Tensor, Tensor], None] | None = None, use_blocks: bool | None = None,
+    ) -> None:  # fmt: skip
+        self._batch = batch
         self._on_key_value = on_key_value
+        self._use_blocks = device.type == "cpu" if use_blocks is None else use_blocks
+        self._blocked_plan: BlockedPlan | None = None
+        self._padded = None if self._use_blocks else _PaddedAttention(batch, device)
 
     def __call__(self, i_layer: int, query_NQD: Tensor, key_NKD: Tensor, value_NKD: Tensor) -> Tensor:
         if self._on_key_value is not None:
             self._on_key_value(i_layer, key_NKD, value_NKD)
-        outputs = [block(query_NQD, key_NKD, value_NKD) for block in self._blocks]
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+        if self._padded is not None:
+            return self._padded(query_NQD, key_NKD, value_NKD)
+        if self._blocked_plan is None:
+            self._blocked_plan = BlockedPlan(self._batch, query_NQD.shape[1])
+        return blocked_attention(query_NQD, key_NKD, value_NKD, self._blocked_plan)
 
 
-class _DeviceBlock:
-    def __init__(self, block: AttentionBlock, device: torch.device) -> None:
-        self._rows = _DeviceRows(block.rows, device)
-        self._prefix = _DeviceRows(block.prefix, device) if block.prefix is not None else None
-        self._prefix_of_B = self._is_visible_BTS = None
-        if block.prefix is not None and block.prefix_of_B is not None:
-            self._prefix_of_B = torch.from_numpy(block.prefix_of_B).to(device)
-            self._is_visible_BTS = torch.from_numpy(_visible_with_prefix(block.rows, block.prefix, block.prefix_of_B))
-            self._is_visible_BTS = self._is_visible_BTS.to(device)
+class _PaddedAttention:
+    """Pad each block of rows, attend, and bring the results back into packed order."""
+
+    def __init__(self, batch: MicroBatch, device: torch.device) -> None:
+        self._blocks = [_PaddedBlock(rows, batch.prefixes, device) for rows in batch.blocks]
+        index = np.concatenate([rows.index_BT.reshape(-1) for rows in batch.blocks])
+        is_real = np.concatenate([_is_real(rows).reshape(-1) for rows in batch.blocks])
+        place_N = np.empty(len(batch.tokens_N), dtype=np.int64)
+        place_N[index[is_real]] = np.flatnonzero(is_real)
+        self._index, self._place_N = (torch.from_numpy(x).to(device) for x in (index, place_N))
 
     def __call__(self, query_NQD: Tensor, key_NKD: Tensor, value_NKD: Tensor) -> Tensor:
-        query, key, value = (self._rows.pad(x) for x in (query_NQD, key_NKD, value_NKD))
-        if self._prefix is None or self._prefix_of_B is None or self._is_visible_BTS is None:
-            attended = attention(query, key, value, is_visible=None)
-        else:
-            key = torch.cat([self._prefix.pad(key_NKD).index_select(0, self._prefix_of_B), key], dim=1)
-            value = torch.cat([self._prefix.pad(value_NKD).index_select(0, self._prefix_of_B), value], dim=1)
-            attended = attention(query, key, value, self._is_visible_BTS.unsqueeze(1))
-        return self._rows.unpad(attended)
+        query, key, value = (_Pad.apply(x, self._index, self._place_N) for x in (query_NQD, key_NKD, value_NKD))
+        outputs, start = [], 0
+        for block in self._blocks:
+            own = slice(start, start + block.size)
+            outputs.append(block(query[own], key[own], value[own], key_NKD, value_NKD))
+            start += block.size
+        return _Unpad.apply(torch.cat(outputs), self._place_N)  # type: ignore[return-value]
+
+
+class _Pad(torch.autograd.Function):
+    """Rows of x by index; `place` says where each row's one true copy is.
+
+    The gradient is a gather too: padding gets none. The general gradient of indexing is a scatter-add.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (place,) = ctx.saved_tensors
+        return grads[0].index_select(0, place), None, None
+
+
+class _Unpad(torch.autograd.Function):
+    """The rows of x at `place`; the gradient of the others, padding, is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, place: Tensor) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.num_rows = x.shape[0]
+        return x.index_select(0, place)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (place,) = ctx.saved_tensors
+        padded = grads[0].new_zeros(ctx.num_rows, *grads[0].shape[1:])
+        return padded.index_copy_(0, place, grads[0]), None
+
+
+class _PaddedBlock:
+    """Rows that attend to themselves and, where they continue prefixes, to a copy of those each."""
+
+    def __init__(self, rows: Rows, prefixes: Sequence[Prefix], device: torch.device) -> None:
+        num_rows, num_positions = rows.index_BT.shape
+        self.size, self._num_rows = rows.index_BT.size, num_rows
+        self._context_BS = self._is_visible = None
+        contexts = [_context(int(start), prefixes) for start in rows.index_BT[:, 0]]
+        width = max(len(context) for context in contexts)
+        if width == 0:
+            return
+        lengths_B = np.asarray([len(context) for context in contexts])
+        is_context_BS = np.arange(width)[None, :] < lengths_B[:, None]
+        context_BS = np.zeros(is_context_BS.shape, dtype=np.int64)
+        context_BS[is_context_BS] = np.concatenate(contexts)
+        sees_context = np.broadcast_to(is_context_BS[:, None, :], (num_rows, num_positions, width))
+        sees_own = np.broadcast_to(np.tri(num_positions, dtype=bool), (num_rows, num_positions, num_positions))
+        self._context_BS = torch.from_numpy(context_BS).to(device)
+        self._is_visible = torch.from_numpy(np.concatenate([sees_context, sees_own], axis=2)).to(device).unsqueeze(1)
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, key_NKD: Tensor, value_NKD: Tensor) -> Tensor:
+        query, key, value = (x.unflatten(0, (self._num_rows, -1)) for x in (query, key, value))
+        if self._context_BS is not None:
+            # Indexing, not index_select: its gradient adds up in a fixed order on a GPU.
+            key = torch.cat([key_NKD[self._context_BS], key], dim=1)
+            value = torch.cat([value_NKD[self._context_BS], value], dim=1)
+        return attention(query, key, value, self._is_visible).flatten(0, 1)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, is_visible: Tensor | None) -> Tensor:
@@ -121,20 +138,22 @@ def attention(query: Tensor, key: Tensor, value: Tensor, is_visible: Tensor | No
     look; None means causal, for S == T (padding sits at the end of a row, where no real query looks).
     """
     group = query.shape[2] // key.shape[2]
-    if group > 1:
+    # Of the fused kernels only the one for half precision without a mask takes grouped heads as they are.
+    takes_groups = is_visible is None and query.dtype in (torch.bfloat16, torch.float16)
+    if group > 1 and not takes_groups:
         key, value = key.repeat_interleave(group, dim=2), value.repeat_interleave(group, dim=2)
     attended = F.scaled_dot_product_attention(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
-        attn_mask=is_visible, is_causal=is_visible is None,
+        attn_mask=is_visible, is_causal=is_visible is None, enable_gqa=group > 1 and takes_groups,
     )  # fmt: skip
     return attended.transpose(1, 2)
 
 
-def _visible_with_prefix(rows: Rows, prefix: Rows, prefix_of_B: np.ndarray) -> np.ndarray:
-    """(B, T, P + T): each row sees the real tokens of its prefix and itself causally."""
-    width, prefix_width = rows.pad_BT.shape[1], prefix.pad_BT.shape[1]
-    prefix_lengths_B = prefix.lengths_B[prefix_of_B]
-    sees_prefix_BP = np.arange(prefix_width)[None, :] < prefix_lengths_B[:, None]
-    sees_prefix = np.broadcast_to(sees_prefix_BP[:, None, :], (len(prefix_of_B), width, prefix_width))
-    causal = np.broadcast_to(np.tri(width, dtype=bool)[None], (len(prefix_of_B), width, width))
-    return np.concatenate([sees_prefix, causal], axis=2)
+def _is_real(rows: Rows) -> np.ndarray:
+    return np.arange(rows.index_BT.shape[1])[None, :] < rows.lengths_B[:, None]
+
+
+def _context(start: int, prefixes: Sequence[Prefix]) -> np.ndarray:
+    """Packed indices of all prefixes that the run at `start` continues, the outermost first."""
+    own = sorted((prefix.start, prefix.stop) for prefix in prefixes if prefix.stop <= start < prefix.end)
+    return np.concatenate([np.arange(0), *(np.arange(first, stop) for first, stop in own)])

@@ -1,63 +1,58 @@
-"""Sequences -> micro-batches: length buckets, shared prefixes, a token budget.
+"""Sequences -> micro-batches: shared prefixes, length buckets, a token budget.
 
-Axes: _N packed tokens of a micro-batch, _S sequences, _B rows of an attention block, _T positions of a row.
+Axes: _N packed tokens of a micro-batch, _B rows of an attention block, _T positions of a row.
 
-A micro-batch packs its sequences without padding. Sequences that begin alike (the members of a GRPO group) can share
-their prefix: it is stored once, and every member attends to it. Only attention needs rectangles, so rows of similar
-length are padded together there (`AttentionBlock`) and nowhere else.
+A micro-batch packs its sequences without padding. Sequences that begin alike (the members of a GRPO group, all
+prompts behind the same worked examples) can share their prefix, at several levels: each is stored once, followed by
+everything that continues it. Only attention needs rectangles, so rows of similar length are padded together there
+(`Rows`) and nowhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
+from mint.engine.prefix_tree import PrefixNode, shared_prefixes
+
 # Rows join an attention block while they are at least this fraction of its longest row.
 _BUCKET_FRACTION = 0.7
-# Sharing costs a second attention call and a mask per layer; below these it does not pay.
-_MIN_SHARED_TOKENS = 16
-_MIN_SAVED_FRACTION = 0.15
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Padding and unpadding indices of equally treated token runs, in packed order.
+    """Runs of packed tokens of similar length that attend causally to themselves, the longest first.
 
-    pad_BT[b, t] is the packed index of token t of row b; where t is past the end of the row it repeats an index that
-    is valid but must be ignored. unpad_N lists, in packed order, the flat positions of the real tokens in (B, T).
+    index_BT[b, t] is the packed index of token t of row b; where t is past the end of the row it repeats an index that
+    is valid but must be ignored. Together the blocks of a micro-batch hold every packed token once.
+    """
+
+    index_BT: np.ndarray
+    lengths_B: np.ndarray
+
+    @classmethod
+    def of(cls, runs: Sequence[tuple[int, int]]) -> Rows:
+        """Rows of (start, length)."""
+        starts_B, lengths_B = np.asarray(runs, dtype=np.int64).T
+        positions_T = np.arange(lengths_B.max())
+        index_BT = starts_B[:, None] + np.where(positions_T < lengths_B[:, None], positions_T, 0)
+        return cls(index_BT, lengths_B)
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Packed tokens start..stop are a shared prefix: each of the tokens stop..end that follow attends to all of it.
+
+    Prefixes nest: one that lies among the continuations of another is itself a continuation.
     """
 
     start: int
     stop: int
-    lengths_B: np.ndarray
-    pad_BT: np.ndarray
-    unpad_N: np.ndarray
-
-    @classmethod
-    def of(cls, start: int, lengths: Sequence[int]) -> Rows:
-        """Rows that lie one after another from packed index `start`."""
-        lengths_B = np.asarray(lengths, dtype=np.int64)
-        width = int(lengths_B.max())
-        starts_B = np.concatenate([[0], np.cumsum(lengths_B)[:-1]])
-        is_real_BT = np.arange(width)[None, :] < lengths_B[:, None]
-        # Relative to `start`: the block's own slice of the packed tensors is what gets indexed.
-        pad_BT = np.where(is_real_BT, starts_B[:, None] + np.arange(width)[None, :], 0)
-        return cls(start, start + int(lengths_B.sum()), lengths_B, pad_BT, np.flatnonzero(is_real_BT))
-
-
-@dataclass(frozen=True)
-class AttentionBlock:
-    """Rows that attend causally to themselves, and to a prefix row each where `prefix` is given.
-
-    prefix_of_B[b] is the row of `prefix` that row b continues.
-    """
-
-    rows: Rows
-    prefix: Rows | None = None
-    prefix_of_B: np.ndarray | None = None
+    end: int
 
 
 @dataclass(frozen=True)
@@ -70,18 +65,18 @@ class MicroBatch:
 
     tokens_N: np.ndarray
     positions_N: np.ndarray
-    blocks: list[AttentionBlock]
+    blocks: list[Rows]
+    prefixes: list[Prefix]
     sequence_ids: list[int]
     token_index: list[np.ndarray]
 
 
 @dataclass(frozen=True)
-class _Cluster:
-    """Sequences computed together because they share their first `prefix_length` tokens (0: nothing shared)."""
+class _Member:
+    """A sequence of a micro-batch and the shared prefixes it continues, the shortest first."""
 
-    sequence_ids: list[int]
-    prefix_length: int
-    num_tokens: int
+    sequence_id: int
+    path: tuple[PrefixNode, ...]
 
 
 def plan_micro_batches(
@@ -91,22 +86,159 @@ def plan_micro_batches(
 
     The plan depends on the sequences and their order alone.
     """
-    clusters = _shared_clusters(sequences, token_budget) if share_prefixes else []
-    clustered = {i for cluster in clusters for i in cluster.sequence_ids}
-    singles = [_Cluster([i], 0, len(seq)) for i, seq in enumerate(sequences) if i not in clustered]
-    singles.sort(key=lambda cluster: -cluster.num_tokens)
-    clusters.sort(key=lambda cluster: -cluster.prefix_length)
-    batches = []
-    for build, group in ((_plain_batch, singles), (_shared_batch, clusters)):
-        current: list[_Cluster] = []
-        for cluster in group:
-            if current and sum(c.num_tokens for c in current) + cluster.num_tokens > token_budget:
-                batches.append(build(sequences, current))
-                current = []
-            current.append(cluster)
-        if current:
-            batches.append(build(sequences, current))
-    return batches
+    lengths = [len(sequence) for sequence in sequences]
+    root = shared_prefixes(sequences) if share_prefixes else PrefixNode(0, sequence_ids=list(range(len(sequences))))
+    packer = _Packer(lengths, token_budget)
+    packer.place(packer.measured(root), ())
+    return [_micro_batch(sequences, members) for members in packer.finished()]
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A sequence, or a prefix with all that continues it. num_tokens: what it adds to the prefixes above."""
+
+    num_tokens: int
+    longest: int
+    first_id: int
+    node: PrefixNode | None = None
+    parts: list[_Unit] = field(default_factory=list)
+
+
+class _Packer:
+    """Fills micro-batches in the order of the tree, so that what shares a prefix stays together where it fits."""
+
+    def __init__(self, lengths: Sequence[int], token_budget: int) -> None:
+        self._lengths = lengths
+        self._budget = token_budget
+        self._batches: list[list[_Member]] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._members: list[_Member] = []
+        self._stored: set[PrefixNode] = set()
+        self._num_tokens = 0
+
+    def finished(self) -> list[list[_Member]]:
+        """The members of each micro-batch."""
+        self._flush()
+        return self._batches
+
+    def _flush(self) -> None:
+        if self._members:
+            self._batches.append(self._members)
+        self._clear()
+
+    def measured(self, node: PrefixNode, depth_above: int = 0) -> _Unit:
+        """The node as a unit, its parts in the order they are placed: the longest first, so that rows pad little."""
+        parts = [self.measured(child, node.depth) for child in node.children]
+        parts += [_Unit(self._lengths[i] - node.depth, self._lengths[i], i) for i in node.sequence_ids]
+        parts.sort(key=lambda part: (-part.longest, part.first_id))
+        num_tokens = node.depth - depth_above + sum(part.num_tokens for part in parts)
+        longest = max((part.longest for part in parts), default=0)
+        return _Unit(num_tokens, longest, min((part.first_id for part in parts), default=0), node, parts)
+
+    def place(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> None:
+        """Add a unit whole if it fits what is left or a new micro-batch, else part by part, the prefix repeated."""
+        if unit.num_tokens + self._missing(path) + self._num_tokens <= self._budget:
+            self._add(unit, path)
+        elif unit.node is None or unit.num_tokens + (path[-1].depth if path else 0) <= self._budget:
+            self._flush()
+            self._add(unit, path)
+        else:
+            below = (*path, unit.node) if unit.node.depth else path
+            for part in unit.parts:
+                self.place(part, below)
+
+    def _missing(self, path: tuple[PrefixNode, ...]) -> int:
+        """Tokens of the prefixes of a path that the micro-batch does not hold yet."""
+        stored = max((node.depth for node in path if node in self._stored), default=0)
+        return (path[-1].depth if path else 0) - stored
+
+    def _add(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> None:
+        self._num_tokens += unit.num_tokens + self._missing(path)
+        self._stored.update(path)
+        self._members += _members(unit, path)
+
+
+def _members(unit: _Unit, path: tuple[PrefixNode, ...]) -> Iterator[_Member]:
+    """Every sequence of a unit."""
+    if unit.node is None:
+        yield _Member(unit.first_id, path)
+        return
+    below = (*path, unit.node) if unit.node.depth else path
+    for part in unit.parts:
+        yield from _members(part, below)
+
+
+def _micro_batch(sequences: Sequence[np.ndarray], members: Sequence[_Member]) -> MicroBatch:
+    """Pack sequences that are in the order of the tree: each prefix right before everything that continues it."""
+    layout = _Layout(sequences)
+    paths = _still_shared(members)
+    for member, path in zip(members, paths, strict=True):
+        layout.add(member.sequence_id, path)
+    layout.close(())
+    runs = sorted(layout.runs, key=lambda run: (-run[1], run[0]))
+    return MicroBatch(
+        tokens_N=np.concatenate(layout.tokens),
+        positions_N=np.concatenate(layout.positions),
+        blocks=[Rows.of(runs[part]) for part in _buckets([length for _, length in runs])],
+        prefixes=layout.prefixes,
+        sequence_ids=[member.sequence_id for member in members],
+        token_index=layout.token_index,
+    )
+
+
+def _still_shared(members: Sequence[_Member]) -> list[tuple[PrefixNode, ...]]:
+    """Paths without the prefixes that, in this micro-batch, one sequence or one longer prefix alone continues."""
+    edges = {edge for member in members for edge in pairwise(member.path)}
+    continuing = Counter(above for above, _ in edges)
+    continuing.update(member.path[-1] for member in members if member.path)
+    return [tuple(node for node in member.path if continuing[node] > 1) for member in members]
+
+
+class _Layout:
+    """Packed tokens of a micro-batch while it grows. runs: (start, length) of what attends causally to itself."""
+
+    def __init__(self, sequences: Sequence[np.ndarray]) -> None:
+        self._sequences = sequences
+        self._open: list[tuple[PrefixNode, int, int]] = []  # with the run of each
+        self._size = 0
+        self.tokens: list[np.ndarray] = []
+        self.positions: list[np.ndarray] = []
+        self.runs: list[tuple[int, int]] = []
+        self.prefixes: list[Prefix] = []
+        self.token_index: list[np.ndarray] = []
+
+    def add(self, sequence_id: int, path: tuple[PrefixNode, ...]) -> None:
+        """Append what is new of a sequence: the prefixes of its path that are not stored, and its own tokens."""
+        self.close(path)
+        sequence = self._sequences[sequence_id]
+        for node in path[len(self._open) :]:
+            depth_above = self._open[-1][0].depth if self._open else 0
+            self._open.append((node, *self._append(sequence, depth_above, node.depth)))
+        spans = [(start, stop) for _, start, stop in self._open]
+        spans.append(self._append(sequence, path[-1].depth if path else 0, len(sequence)))
+        self.token_index.append(np.concatenate([np.arange(start, stop) for start, stop in spans]))
+
+    def close(self, path: tuple[PrefixNode, ...]) -> None:
+        """End the stored prefixes that are not part of `path`."""
+        num_kept = 0
+        while num_kept < min(len(self._open), len(path)) and self._open[num_kept][0] is path[num_kept]:
+            num_kept += 1
+        for _, start, stop in self._open[num_kept:]:
+            if self._size > stop:
+                self.prefixes.append(Prefix(start, stop, self._size))
+        del self._open[num_kept:]
+
+    def _append(self, sequence: np.ndarray, start: int, stop: int) -> tuple[int, int]:
+        """Pack positions start..stop of a sequence; (first, one past the last) packed index."""
+        first = self._size
+        if stop > start:
+            self.tokens.append(sequence[start:stop])
+            self.positions.append(np.arange(start, stop))
+            self.runs.append((first, stop - start))
+            self._size += stop - start
+        return first, self._size
 
 
 def _buckets(lengths: Sequence[int]) -> list[slice]:
@@ -118,94 +250,3 @@ def _buckets(lengths: Sequence[int]) -> list[slice]:
             first = i
     slices.append(slice(first, len(lengths)))
     return slices
-
-
-def _plain_batch(sequences: Sequence[np.ndarray], clusters: list[_Cluster]) -> MicroBatch:
-    ids = [cluster.sequence_ids[0] for cluster in clusters]
-    lengths = [len(sequences[i]) for i in ids]
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    return MicroBatch(
-        tokens_N=np.concatenate([sequences[i] for i in ids]),
-        positions_N=np.concatenate([np.arange(length) for length in lengths]),
-        blocks=[AttentionBlock(Rows.of(int(starts[part.start]), lengths[part])) for part in _buckets(lengths)],
-        sequence_ids=ids,
-        token_index=[np.arange(start, start + length) for start, length in zip(starts[:-1], lengths, strict=True)],
-    )
-
-
-def _shared_batch(sequences: Sequence[np.ndarray], clusters: list[_Cluster]) -> MicroBatch:
-    """All prefixes first, then all continuations; a continuation has at least one token."""
-    prefixes = [sequences[cluster.sequence_ids[0]][: cluster.prefix_length] for cluster in clusters]
-    prefix_lengths = [len(prefix) for prefix in prefixes]
-    prefix_starts = np.concatenate([[0], np.cumsum(prefix_lengths)])
-    members = [(i, c) for c, cluster in enumerate(clusters) for i in cluster.sequence_ids]
-    members.sort(key=lambda member: -(len(sequences[member[0]]) - prefix_lengths[member[1]]))
-    suffixes = [sequences[i][prefix_lengths[c] :] for i, c in members]
-    suffix_lengths = [len(suffix) for suffix in suffixes]
-    suffix_starts = prefix_starts[-1] + np.concatenate([[0], np.cumsum(suffix_lengths)])
-
-    prefix_rows = Rows.of(0, prefix_lengths)
-    blocks = [
-        AttentionBlock(Rows.of(int(prefix_starts[part.start]), prefix_lengths[part]))
-        for part in _buckets(prefix_lengths)
-    ]
-    for part in _buckets(suffix_lengths):
-        prefix_of_B = np.asarray([c for _, c in members[part]])
-        rows = Rows.of(int(suffix_starts[part.start]), suffix_lengths[part])
-        blocks.append(AttentionBlock(rows, prefix_rows, prefix_of_B))
-    positions = [np.arange(length) for length in prefix_lengths]
-    positions += [np.arange(prefix_lengths[c], len(sequences[i])) for i, c in members]
-    token_index = [
-        np.concatenate(
-            [np.arange(prefix_starts[c], prefix_starts[c] + prefix_lengths[c]), np.arange(start, start + length)]
-        )
-        for (_, c), start, length in zip(members, suffix_starts[:-1], suffix_lengths, strict=True)
-    ]
-    return MicroBatch(
-        tokens_N=np.concatenate([*prefixes, *suffixes]),
-        positions_N=np.concatenate(positions),
-        blocks=blocks,
-        sequence_ids=[i for i, _ in members],
-        token_index=token_index,
-    )
-
-
-def _shared_clusters(sequences: Sequence[np.ndarray], token_budget: int) -> list[_Cluster]:
-    """Group sequences by common prefix where that saves enough tokens.
-
-    Neighbours in lexicographic order have the longest common prefixes, so one pass over that order is enough: a
-    sequence joins the group before it unless that shortens the group's prefix by more than its own share is worth.
-    """
-    order = sorted(range(len(sequences)), key=lambda i: (sequences[i].tolist(), i))
-    clusters: list[_Cluster] = []
-    current, prefix_length, num_tokens = order[:1], 0, len(sequences[order[0]]) if order else 0
-    for previous, i in pairwise(order):
-        # At least the last token of each member stays its own.
-        common = min(
-            _common_prefix_length(sequences[previous], sequences[i]),
-            len(sequences[i]) - 1,
-            len(sequences[previous]) - 1,
-        )
-        joined_prefix = common if len(current) == 1 else min(common, prefix_length)
-        saved_before, saved_joined = (len(current) - 1) * prefix_length, len(current) * joined_prefix
-        joined_tokens = num_tokens + len(sequences[i])
-        fits = joined_tokens - saved_joined <= token_budget
-        if saved_joined > saved_before and fits:
-            current, prefix_length, num_tokens = [*current, i], joined_prefix, joined_tokens
-        else:
-            clusters += _worth_sharing(current, prefix_length, num_tokens)
-            current, prefix_length, num_tokens = [i], 0, len(sequences[i])
-    return clusters + _worth_sharing(current, prefix_length, num_tokens)
-
-
-def _worth_sharing(ids: list[int], prefix_length: int, num_tokens: int) -> list[_Cluster]:
-    saved = (len(ids) - 1) * prefix_length
-    if prefix_length < _MIN_SHARED_TOKENS or saved < _MIN_SAVED_FRACTION * num_tokens:
-        return []
-    return [_Cluster(sorted(ids), prefix_length, num_tokens - saved)]
-
-
-def _common_prefix_length(a: np.ndarray, b: np.ndarray) -> int:
-    length = min(len(a), len(b))
-    differs = np.flatnonzero(a[:length] != b[:length])
-    return int(differs[0]) if len(differs) else length

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -17,9 +19,13 @@ from mint.engine.forward import ForwardOptions, ForwardPass
 from mint.engine.losses import get_loss
 
 PREFIX = list(range(100, 140))
-# A sequence is any tokens, or a member of a group: one long prefix, then tokens of its own.
+# A sequence is any tokens, or a member of a group: one long prefix, perhaps the prompt of one of three problems behind
+# it, then tokens of its own. A member without any of its own equals another or is the beginning of one.
 sequence = st.lists(st.integers(0, 50), min_size=1, max_size=40)
-member = st.tuples(st.sampled_from([20, 40]), sequence).map(lambda pair: PREFIX[: pair[0]] + pair[1])
+prompt = st.sampled_from([[], [*range(60, 90)], [*range(60, 75), *range(140, 155)], [*range(155, 185)]])
+member = st.tuples(st.sampled_from([20, 40]), prompt, st.one_of(st.just([]), sequence)).map(
+    lambda parts: PREFIX[: parts[0]] + parts[1] + parts[2]
+)
 sequences = st.lists(st.one_of(sequence, member, member), min_size=1, max_size=12).map(
     lambda many: [np.asarray(one, dtype=np.int64) for one in many]
 )
@@ -33,17 +39,81 @@ def test_every_token_is_planned_once_at_its_position(many, budget, share):
         for i, index in zip(batch.sequence_ids, batch.token_index, strict=True):
             assert batch.tokens_N[index].tolist() == many[i].tolist()
             assert batch.positions_N[index].tolist() == list(range(len(many[i])))
-        covered = sorted(t for block in batch.blocks for t in range(block.rows.start, block.rows.stop))
+        runs = [
+            range(row[0], row[0] + length)
+            for block in batch.blocks
+            for row, length in zip(block.index_BT, block.lengths_B, strict=True)
+        ]
+        covered = sorted(t for run in runs for t in run)
         assert covered == list(range(len(batch.tokens_N)))
         assert len(batch.tokens_N) <= budget or len(batch.sequence_ids) == 1
         if not share:
             assert len(batch.tokens_N) == sum(len(many[i]) for i in batch.sequence_ids)
+        for row, visible in enumerate(visible_to_each(batch)):
+            sees = [index[: list(index).index(row) + 1] for index in batch.token_index if row in index]
+            assert all(sorted(own) == visible for own in sees)
+
+
+def visible_to_each(batch) -> list[list[int]]:
+    """The packed tokens each packed token attends to, itself included, read off blocks and prefixes."""
+    visible: list[list[int]] = [[] for _ in batch.tokens_N]
+    for block in batch.blocks:
+        for row, length in zip(block.index_BT, block.lengths_B, strict=True):
+            for t in range(length):
+                visible[row[t]] += row[: t + 1].tolist()
+    for prefix in batch.prefixes:
+        for i in range(prefix.stop, prefix.end):
+            visible[i] += range(prefix.start, prefix.stop)
+    return [sorted(own) for own in visible]
 
 
 def test_a_groups_prompt_is_stored_once():
     group = [np.asarray([*PREFIX, i, i + 1]) for i in range(8)]
     (batch,) = plan_micro_batches(group, 10_000)
     assert len(batch.tokens_N) == len(PREFIX) + 8 * 2
+
+
+def few_shot_groups(num_problems: int, group_size: int) -> list[np.ndarray]:
+    """Worked examples of 512 tokens before every problem; a problem of 60 before each of its replies of 64."""
+    rng = np.random.default_rng(0)
+    examples = rng.integers(0, 1000, 512)
+    prompts = [np.concatenate([examples, rng.integers(0, 1000, 60)]) for _ in range(num_problems)]
+    return [np.concatenate([prompt, rng.integers(0, 1000, 64)]) for prompt in prompts for _ in range(group_size)]
+
+
+def test_every_level_of_a_shared_prefix_is_stored_once():
+    (batch,) = plan_micro_batches(few_shot_groups(8, 8), 10_000)
+    assert len(batch.tokens_N) == 512 + 8 * 60 + 64 * 64
+    assert sorted(prefix.stop - prefix.start for prefix in batch.prefixes) == [60] * 8 + [512]
+
+
+def test_a_budget_too_small_for_a_tree_splits_it_between_problems():
+    """Three problems beside the examples are 512 + 3 * (60 + 8 * 64) = 2228 tokens; a fourth would make it 2800."""
+    batches = plan_micro_batches(few_shot_groups(8, 8), 2500)
+    assert [len(batch.tokens_N) for batch in batches] == [2228, 2228, 1656]
+    problems = [{i // 8 for i in batch.sequence_ids} for batch in batches]
+    assert sorted(i for own in problems for i in own) == list(range(8))
+
+
+def test_a_group_too_large_for_the_budget_is_split_and_its_prompt_repeated():
+    """Three replies behind their prompt are 572 + 3 * 64 = 764 tokens."""
+    batches = plan_micro_batches(few_shot_groups(1, 8), 800)
+    assert [len(batch.tokens_N) for batch in batches] == [764, 764, 700]
+
+
+def test_short_common_beginnings_are_not_shared():
+    many = [np.asarray([1, 2, 3, 4, *range(100 * i, 100 * i + 150)]) for i in range(1, 17)]
+    (batch,) = plan_micro_batches(many, 10_000)
+    assert batch.prefixes == [] and len(batch.tokens_N) == 16 * 154
+
+
+def test_planning_a_thousand_sequences_costs_no_more_than_linear_time():
+    """Prefixes of prefixes, a thousand deep: neither recursion nor a pairwise comparison survives that."""
+    nested = [np.arange(length) for length in range(1, 1001)]
+    for many in (nested, few_shot_groups(125, 8)):
+        started = time.process_time()
+        plan_micro_batches(many, 100_000)
+        assert time.process_time() - started < 2.0
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +137,7 @@ def loss_and_gradient(model, data, options) -> tuple[list[np.ndarray], float, to
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     many=sequences,
-    budget=st.sampled_from([1, 60, 10_000]),
+    budget=st.sampled_from([1, 60, 150, 10_000]),
     share=st.booleans(),
     checkpointing=st.booleans(),
     data=st.data(),
