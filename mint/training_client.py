@@ -70,10 +70,11 @@ class TrainingClient(Ready):
     def forward_backward_custom(
         self, data: list[types.Datum], loss_fn: CustomLoss
     ) -> APIFuture[types.ForwardBackwardOutput]:
-        """Like `forward_backward` for any loss of the logprobs, in one forward and one backward pass.
+        """Like `forward_backward` for any loss of the logprobs, which may couple datums.
 
         loss_fn(data, logprobs) gets one tensor of shape (N,) per datum that carries gradient, and returns (scalar loss,
-        metrics). It runs in the engine's thread.
+        metrics). It runs in the engine's thread. One that reads weighted tokens only can say so, and is then given no
+        others: `mint.custom_losses.reads_weighted_tokens`.
         """
         return self._backend.forward_backward_custom(self.model_id, data, loss_fn)
 

@@ -81,14 +81,27 @@ def datum_arrays(data: Sequence[Datum], loss_name: str, loss: Loss, shape: Decod
     return arrays
 
 
-def custom_datum_arrays(data: Sequence[Datum], shape: DecoderShape) -> list[DatumArrays]:
-    """Check every datum for a custom loss, which needs target_tokens and may carry anything else."""
+def custom_datum_arrays(data: Sequence[Datum], shape: DecoderShape, needs_weights: bool = False) -> list[DatumArrays]:
+    """Check every datum for a custom loss, which needs target_tokens and may carry anything else.
+
+    needs_weights: for a loss declared to read weighted tokens only; `weights` are then among the inputs.
+    """
     if not data:
         raise InvalidRequest("data is empty: give at least one Datum")
+    arrays = []
     for i, datum in enumerate(data):
         if "target_tokens" not in datum.loss_fn_inputs:
             raise InvalidRequest(f"datum {i}: loss_fn_inputs has no 'target_tokens', which a custom loss needs")
-    return [DatumArrays(*_tokens_and_targets(datum, i, shape), inputs={}) for i, datum in enumerate(data)]
+        if needs_weights and "weights" not in datum.loss_fn_inputs:
+            raise InvalidRequest(
+                f"datum {i}: loss_fn_inputs has no 'weights', but the custom loss is declared with "
+                "reads_weighted_tokens: give weights that are non-zero where it reads, or leave the declaration out"
+            )
+        tokens_T, targets_T = _tokens_and_targets(datum, i, shape)
+        names = ("weights",) if needs_weights else ()
+        inputs = {name: _float_array(datum.loss_fn_inputs[name], f"datum {i}: {name}", len(tokens_T)) for name in names}
+        arrays.append(DatumArrays(tokens_T, targets_T, inputs))
+    return arrays
 
 
 _INPUTS_OF_ANY_LOSS = frozenset({"target_tokens", "weights", "logprobs", "advantages"})

@@ -1,7 +1,7 @@
 """Datums -> logprobs, losses and gradients, micro-batch by micro-batch.
 
-Axes: _T tokens of one datum, _N packed tokens of a micro-batch, _P pairs of a hidden state and a target, _C pairs of
-one chunk, _H hidden.
+Axes: _D datums, _T tokens of one datum, _N packed tokens of a micro-batch, _P pairs of a hidden state and a target,
+_C pairs of one chunk, _H hidden.
 
 A datum gives its targets already shifted (target_tokens[t] follows model_input[t]); for scoring a plain prompt the
 shift happens here, in `prompt_logprobs`, and nowhere else.
@@ -19,11 +19,16 @@ from torch import Tensor
 from mint.engine.adapters import LoraWeights
 from mint.engine.attention import PackedAttention
 from mint.engine.batching import MicroBatch, plan_micro_batches
+from mint.engine.custom_slopes import check_unread, custom_slopes
 from mint.engine.datum_inputs import DatumArrays
 from mint.engine.decoder import Decoder
 from mint.engine.losses import Config, Loss
+from mint.engine.pairs import Pairs
 from mint.engine.projection import Projection
-from mint.errors import InvalidRequest, NonFiniteError
+from mint.errors import NonFiniteError
+
+_KEPT_BUDGETS = 1.5
+"""Token budgets' worth of activations that a custom loss may hold; redoing a forward pass adds half to its cost."""
 
 
 @dataclass(frozen=True)
@@ -44,47 +49,17 @@ class LossResult:
 
 
 @dataclass(frozen=True)
-class _Pairs:
-    """Which packed tokens of a micro-batch are projected, and where their logprobs belong."""
+class _CustomPass:
+    """A micro-batch between the logprobs that a custom loss is given and the slopes that it answers with.
 
-    rows_P: Tensor
-    targets_P: Tensor
-    sequence_P: np.ndarray
-    position_P: np.ndarray
+    hidden_NH carries the graph below; None where it was not kept. slopes_PH: see `Projection.logprobs_and_slopes`; None
+    where the loss may leave most logprobs alone, or where they are not enough.
+    """
 
-    @classmethod
-    def of(
-        cls, batch: MicroBatch, targets: Sequence[np.ndarray], wanted: Sequence[np.ndarray], device: torch.device
-    ) -> _Pairs:
-        """wanted[i] lists the positions of sequence i whose target's logprob is needed."""
-        rows, target, sequence, position = [], [], [], []
-        for i, index in zip(batch.sequence_ids, batch.token_index, strict=True):
-            positions = wanted[i]
-            rows.append(index[positions])
-            target.append(targets[i][positions])
-            sequence.append(np.full(len(positions), i))
-            position.append(positions)
-        return cls(
-            torch.from_numpy(np.concatenate(rows)).to(device),
-            torch.from_numpy(np.concatenate(target)).to(device),
-            np.concatenate(sequence),
-            np.concatenate(position),
-        )
-
-    def scatter(self, values_P: Tensor, into: list[np.ndarray]) -> None:
-        """Write one value per pair to its sequence and position."""
-        values = values_P.float().cpu().numpy()
-        for i in np.unique(self.sequence_P):
-            is_own = self.sequence_P == i
-            into[i][self.position_P[is_own]] = values[is_own]
-
-    def gather(self, arrays: Sequence[np.ndarray]) -> Tensor:
-        """One value per pair from per-sequence arrays."""
-        values = np.empty(len(self.sequence_P), dtype=np.float32)
-        for i in np.unique(self.sequence_P):
-            is_own = self.sequence_P == i
-            values[is_own] = arrays[i][self.position_P[is_own]]
-        return torch.from_numpy(values).to(self.rows_P.device)
+    batch: MicroBatch
+    pairs: Pairs
+    hidden_NH: Tensor | None
+    slopes_PH: Tensor | None
 
 
 class ForwardPass:
@@ -111,7 +86,7 @@ class ForwardPass:
     def _plan(self, sequences: Sequence[np.ndarray]) -> list[MicroBatch]:
         return plan_micro_batches(sequences, self._options.token_budget, self._options.share_prefixes)
 
-    def _projection(self, hidden_NH: Tensor, pairs: _Pairs, temperature: float) -> Projection:
+    def _projection(self, hidden_NH: Tensor, pairs: Pairs, temperature: float) -> Projection:
         hidden_PH = hidden_NH.detach().index_select(0, pairs.rows_P)
         return Projection(self._decoder, self._lora, hidden_PH, pairs.targets_P, temperature)
 
@@ -123,7 +98,7 @@ class ForwardPass:
         """Target logprobs without gradient; NaN at positions that are not wanted."""
         logprobs = [np.full(len(tokens_T), np.nan, dtype=np.float32) for tokens_T in sequences]
         for batch in self._plan(sequences):
-            pairs = _Pairs.of(batch, targets, wanted, self._decoder.device)
+            pairs = Pairs.of(batch, targets, wanted, self._decoder.device)
             logprobs_P = self._projection(self._hidden(batch), pairs, temperature).logprobs()
             if not bool(torch.isfinite(logprobs_P).all()):
                 raise NonFiniteError("a logprob is not finite: the weights are damaged or have diverged")
@@ -158,16 +133,18 @@ class ForwardPass:
             )
             for datum in data
         ]
-        weights = [datum.inputs.get("weights", np.ones(len(datum.tokens_T), dtype=np.float32)) for datum in data]
+        targets = [datum.targets_T for datum in data]
+        inputs_D = {name: [datum.inputs[name] for datum in data] for name in data[0].inputs if name != "weights"}
+        inputs_D["weights"] = [
+            datum.inputs.get("weights", np.ones(len(datum.tokens_T), dtype=np.float32)) for datum in data
+        ]
         logprobs = [np.zeros(len(datum.tokens_T), dtype=np.float32) for datum in data]
-        input_names = [name for name in data[0].inputs if name != "weights"]
         loss_sum = 0.0
         for batch in self._plan([datum.tokens_T for datum in data]):
-            pairs = _Pairs.of(batch, [datum.targets_T for datum in data], carrying, self._decoder.device)
-            if len(pairs.sequence_P) == 0:
+            pairs = Pairs.of(batch, targets, carrying, self._decoder.device)
+            if len(pairs) == 0:
                 continue
-            inputs = {name: pairs.gather([datum.inputs[name] for datum in data]) for name in input_names}
-            inputs["weights"] = pairs.gather(weights)
+            inputs = {name: pairs.gather(values) for name, values in inputs_D.items()}
 
             def chunk_loss(trainer_logprobs_C: Tensor, chunk: slice, inputs: dict[str, Tensor] = inputs) -> Tensor:
                 return loss.per_token(trainer_logprobs_C, {name: x[chunk] for name, x in inputs.items()}, config)
@@ -183,32 +160,73 @@ class ForwardPass:
         return LossResult(logprobs, loss_sum)
 
     def custom_loss_and_gradient(
-        self, data: Sequence[DatumArrays], loss: Callable[[list[Tensor]], tuple[Tensor, dict[str, float]]]
+        self,
+        data: Sequence[DatumArrays],
+        loss: Callable[[list[Tensor]], tuple[Tensor, dict[str, float]]],
+        reads_weighted_only: bool = False,
     ) -> tuple[LossResult, dict[str, float]]:
-        """A loss of all logprobs at once, in one forward and one backward pass.
+        """A loss of all logprobs at once.
 
         `loss` gets one tensor of shape (T,) per datum, on the CPU, that carries gradient, and returns (scalar loss,
-        metrics). The activations of all micro-batches are kept until it has answered.
+        metrics). With `reads_weighted_only` logprobs are computed where the datums' `weights` are not zero, and are 0.0
+        elsewhere.
+
+        Activations are kept until the loss has answered as far as `_KEPT_BUDGETS` goes; micro-batches beyond that run
+        forward a second time. InvalidRequest for a loss that reads what it said it would not.
         """
         sequences, targets = [datum.tokens_T for datum in data], [datum.targets_T for datum in data]
-        everywhere = [np.arange(len(tokens_T)) for tokens_T in sequences]
+        if reads_weighted_only:
+            wanted = [np.flatnonzero(datum.inputs["weights"]) for datum in data]
+        else:
+            wanted = [np.arange(len(tokens_T)) for tokens_T in sequences]
         logprobs = [np.zeros(len(tokens_T), dtype=np.float32) for tokens_T in sequences]
         passes = []
-        for batch in self._plan(sequences):
-            hidden_NH = self._hidden(batch)
-            pairs = _Pairs.of(batch, targets, everywhere, self._decoder.device)
-            pairs.scatter(self._projection(hidden_NH, pairs, 1.0).logprobs(), logprobs)
-            passes.append((batch, hidden_NH))
+        for batch, is_kept in self._kept_last(self._plan(sequences)):
+            pairs = Pairs.of(batch, targets, wanted, self._decoder.device)
+            if len(pairs) == 0:
+                continue
+            with torch.set_grad_enabled(is_kept):
+                hidden_NH = self._hidden(batch)
+            projection = self._projection(hidden_NH, pairs, 1.0)
+            if reads_weighted_only and not projection.trains_unembedding:
+                logprobs_P, slopes_PH = projection.logprobs_and_slopes()
+            else:
+                logprobs_P, slopes_PH = projection.logprobs(), None
+            pairs.scatter(logprobs_P, logprobs)
+            passes.append(_CustomPass(batch, pairs, hidden_NH if is_kept else None, slopes_PH))
         leaves = [torch.from_numpy(logprobs_T.copy()).requires_grad_() for logprobs_T in logprobs]
         value, metrics = loss(leaves)
-        slopes = _custom_slopes(value, leaves)
-        wanted = [np.flatnonzero(slope_T) for slope_T in slopes]
-        for batch, hidden_NH in passes:
-            pairs = _Pairs.of(batch, targets, wanted, self._decoder.device)
-            if len(pairs.sequence_P):
-                gradient_PH = self._projection(hidden_NH, pairs, 1.0).gradient(pairs.gather(slopes))
-                _backward(hidden_NH, pairs.rows_P, gradient_PH)
+        slopes = custom_slopes(value, leaves)
+        if reads_weighted_only:
+            check_unread(slopes, wanted)
+        while passes:  # those kept come first, and each is let go before the next
+            self._custom_backward(passes.pop(), targets, slopes)
         return LossResult(logprobs, float(value.detach())), metrics
+
+    def _kept_last(self, plan: Sequence[MicroBatch]) -> list[tuple[MicroBatch, bool]]:
+        """Each micro-batch, and whether its activations are kept; those that are not come first."""
+        bound = _KEPT_BUDGETS * self._options.token_budget
+        ends = np.cumsum([len(batch.tokens_N) for batch in plan])
+        num_kept = max(1, int((ends <= bound).sum()))
+        return [(batch, False) for batch in plan[num_kept:]] + [(batch, True) for batch in plan[:num_kept]]
+
+    def _custom_backward(
+        self, custom_pass: _CustomPass, targets: Sequence[np.ndarray], slopes: Sequence[np.ndarray]
+    ) -> None:
+        """The gradient of one micro-batch, given the slopes of the loss in all logprobs."""
+        batch, pairs, hidden_NH = custom_pass.batch, custom_pass.pairs, custom_pass.hidden_NH
+        if custom_pass.slopes_PH is None:
+            pairs = Pairs.of(batch, targets, [np.flatnonzero(slope_T) for slope_T in slopes], self._decoder.device)
+        slope_P = pairs.gather(slopes)
+        if not bool(slope_P.any()):
+            return
+        if hidden_NH is None:
+            hidden_NH = self._hidden(batch)
+        if custom_pass.slopes_PH is None:
+            gradient_PH = self._projection(hidden_NH, pairs, 1.0).gradient(slope_P)
+        else:
+            gradient_PH = custom_pass.slopes_PH.mul_(slope_P.unsqueeze(1))
+        _backward(hidden_NH, pairs.rows_P, gradient_PH)
 
     @torch.no_grad()
     def topk_logprobs(self, tokens_T: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -248,23 +266,3 @@ def _check_losses(losses: Sequence[Tensor], datum_ids: Sequence[int] | np.ndarra
     if bad:
         shown = ", ".join(map(str, bad[:8])) + (", ..." if len(bad) > 8 else "")
         raise NonFiniteError(f"the loss of datum {shown} is not finite: nothing was updated")
-
-
-def _custom_slopes(value: Tensor, leaves: list[Tensor]) -> list[np.ndarray]:
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        raise InvalidRequest(
-            f"the custom loss returned {type(value).__name__}; it must return (scalar tensor, metrics)"
-        )
-    if not value.requires_grad:
-        raise InvalidRequest("the custom loss does not depend on the logprobs it was given: there is no gradient")
-    if not bool(torch.isfinite(value)):
-        raise NonFiniteError(f"the custom loss is {float(value.detach())}: nothing was updated")
-    grads = torch.autograd.grad(value, leaves, allow_unused=True)
-    slopes = [
-        np.zeros(len(leaf), dtype=np.float32) if grad is None else grad.numpy().astype(np.float32)
-        for leaf, grad in zip(leaves, grads, strict=True)
-    ]
-    bad = [i for i, slope_T in enumerate(slopes) if not np.isfinite(slope_T).all()]
-    if bad:
-        raise NonFiniteError(f"the custom loss has a non-finite gradient for datum {bad[0]}: nothing was updated")
-    return slopes

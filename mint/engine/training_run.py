@@ -18,6 +18,7 @@ from torch import Tensor
 
 from mint import types
 from mint.checkpoint_manifest import LoraShape
+from mint.custom_losses import has_declared_weighted_tokens
 from mint.engine.adapters import Adapter, AdapterLayout, LoraWeights
 from mint.engine.base_model import BaseModel
 from mint.engine.datum_inputs import custom_datum_arrays, datum_arrays
@@ -88,7 +89,8 @@ class TrainingRun:
 
     def forward_backward_custom(self, data: Sequence[types.Datum], loss_fn: CustomLoss) -> types.ForwardBackwardOutput:
         """Accumulate the gradient of any function of the logprobs."""
-        arrays = custom_datum_arrays(data, self.base.decoder.shape)
+        reads_weighted_only = has_declared_weighted_tokens(loss_fn)
+        arrays = custom_datum_arrays(data, self.base.decoder.shape, needs_weights=reads_weighted_only)
         data_list = list(data)
 
         def loss(logprobs: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
@@ -99,7 +101,9 @@ class TrainingRun:
                 )
             return answer
 
-        (result, metrics), gradient_F = self._gradient(lambda p: p.custom_loss_and_gradient(arrays, loss))
+        (result, metrics), gradient_F = self._gradient(
+            lambda p: p.custom_loss_and_gradient(arrays, loss, reads_weighted_only)
+        )
         if not _is_finite(gradient_F):
             _refuse_gradient([])
         self._accumulate(gradient_F)
@@ -184,7 +188,8 @@ class TrainingRun:
 
 
 def _is_finite(gradient_F: Tensor) -> bool:
-    return bool(torch.isfinite(gradient_F).all())
+    # One pass over memory; the extremes of anything with a NaN are NaN.
+    return all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(gradient_F))
 
 
 def _refuse_gradient(bad: Sequence[int]) -> NoReturn:

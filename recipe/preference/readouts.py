@@ -84,7 +84,10 @@ class Readout(ABC):
     def reward(
         self, logprobs_T: torch.Tensor, weights_T: torch.Tensor, base_logprobs_T: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """The reward, a scalar, from the logprob of each target token under the preference model."""
+        """The reward, a scalar, from the logprob of each target token under the preference model.
+
+        It depends on logprobs of weighted tokens alone: training computes no others.
+        """
 
     def to_json(self) -> dict[str, Any]:
         """Name and settings, from which `readout_from_json` makes an equal readout."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mint import types
+from mint.custom_losses import reads_weighted_tokens
 from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
 from recipe import checkpoint_utils, stage_manifest
@@ -205,6 +206,7 @@ def batch_loss(
 ) -> Callable[[list[types.Datum], list[torch.Tensor]], tuple[torch.Tensor, dict[str, float]]]:
     """The loss of a batch for forward_backward_custom."""
 
+    @reads_weighted_tokens
     def loss_fn(
         datums_D: list[types.Datum], trainer_logprobs_D: list[torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, float]]:

@@ -6,6 +6,8 @@ Axes: _T target token.
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,20 +127,13 @@ def test_a_vocabulary_of_the_real_size_leaves_no_bias() -> None:
     hidden = torch.randn(40, hidden_dim, generator=generator)
     unembedding = torch.randn(vocab, hidden_dim, generator=generator) * 0.5
 
-    class Unembedding:
-        class shape:
-            vocab_size = vocab
-
-        @staticmethod
-        def logits(hidden_NH: torch.Tensor, lora: object) -> torch.Tensor:
-            del lora
-            return hidden_NH @ unembedding.t()
-
     logits = hidden @ unembedding.t()
     uniforms = np.linspace(0.01, 0.99, 40).tolist()
     tokens, drawn = draw_tokens(logits, [DrawOptions(1.0, -1, 1.0)] * 40, uniforms)
-    trained = Projection(Unembedding(), None, hidden, tokens).logprobs()  # pyright: ignore[reportArgumentType]
+    decoder: Any = SimpleNamespace(unembedding=unembedding)
+    projection = Projection(decoder, None, hidden, tokens)
+    trained, with_gradient = projection.logprobs(), projection.logprobs_and_slopes()[0]
     exact = torch.log_softmax(logits.double(), dim=-1).gather(1, tokens[:, None])[:, 0]
-    for logprobs in (drawn, trained):
+    for logprobs in (drawn, trained, with_gradient):
         assert abs(float((logprobs - exact).mean())) < 5e-7
         assert float((logprobs - exact).abs().max()) < 5e-6

@@ -1,0 +1,204 @@
+"""Custom losses: what they declare and what is kept for them changes the cost, never the answer.
+
+Axes: _T target token of one datum.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mint
+from mint import errors, types
+from mint.custom_losses import has_declared_weighted_tokens, reads_weighted_tokens
+from mint.engine import forward
+from mint.engine.forward import ForwardPass
+from mint.engine.projection import Projection
+
+VOCAB = 60
+PREFIX = list(range(20, 45))
+
+
+def datum(tokens: list[int], weights: list[float] | None) -> types.Datum:
+    inputs: dict[str, Any] = {"target_tokens": [*tokens[1:], 7]}
+    if weights is not None:
+        inputs["weights"] = weights
+    return types.Datum(model_input=types.ModelInput.from_ints(tokens), loss_fn_inputs=inputs)
+
+
+def last_only(length: int) -> list[float]:
+    return [0.0] * (length - 1) + [1.0]
+
+
+def make_data() -> list[types.Datum]:
+    """Unlike lengths, three that begin alike, weights on one token, on some, on none."""
+    rng = np.random.default_rng(3)
+    data = []
+    for length in (30, 4, 17, 1):
+        tokens = rng.integers(0, VOCAB, length).tolist()
+        data.append(datum(tokens, rng.choice([0.0, 0.0, 1.0, -0.5], length).tolist()))
+    for length in (6, 9, 2):
+        tokens = [*PREFIX, *rng.integers(0, VOCAB, length).tolist()]
+        data.append(datum(tokens, last_only(len(tokens))))
+    data.append(datum([3, 4, 5], [0.0, 0.0, 0.0]))
+    return data
+
+
+def coupled(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+    """Couples all datums, not linear, reads weighted tokens only, and has a slope of zero at some of them."""
+    sums = [
+        (torch.tensor(datum.loss_fn_inputs["weights"].tolist()) * own).sum()
+        for datum, own in zip(data, logprobs, strict=True)
+    ]
+    loss = torch.sigmoid(sums[0] - sums[4] + 3) + (sums[2] - sums[5]) ** 2 * 0.01 + sums[6] + sums[1] * 0
+    return loss, {"first": float(sums[0].detach())}
+
+
+def unread(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+    return coupled(data, logprobs)[0] + 0.1 * logprobs[4][2], {}
+
+
+class Answer:
+    """What a request gives: logprobs, metrics and the gradient it leaves."""
+
+    def __init__(self, loss: Any, home: Path, model: Path, budget: int, train_unembed: bool, dtype: str) -> None:
+        service = mint.ServiceClient(home=str(home), token_budget=budget, dtype=dtype)
+        client = service.create_lora_training_client(str(model), rank=4, seed=3, train_unembed=train_unembed)
+        adam = types.AdamParams(learning_rate=3e-2, eps=1e-8)
+        data = make_data()
+        client.forward_backward_custom(data, coupled).result()
+        client.optim_step(adam).result()  # from here on no up-projection is zero
+        output = client.forward_backward_custom(data, loss).result()
+        self.logprobs = [outputs["logprobs"].to_numpy() for outputs in output.loss_fn_outputs]
+        self.metrics = output.metrics
+        backend: Any = client._backend
+        self.gradient_F = backend._runs[client.model_id]._grads_F.double()
+
+
+# In bfloat16 another packing is another rounding of everything.
+@pytest.mark.parametrize(
+    ("budget", "dtype"), [(1, "float32"), (40, "float32"), (10_000, "float32"), (10_000, "bfloat16")]
+)
+@pytest.mark.parametrize("train_unembed", [True, False])
+def test_a_declared_loss_has_the_answer_of_the_plain_one(budget, train_unembed, dtype, mint_home, tiny_model_dir):
+    """The oracle is the same loss without the declaration, all activations kept."""
+    declared = reads_weighted_tokens(lambda data, logprobs: coupled(data, logprobs))
+    plain = Answer(coupled, mint_home, tiny_model_dir, 10_000, train_unembed, dtype)
+    tolerance = 1e-5 if dtype == "float32" else 0.1
+    for loss in (declared, coupled):
+        found = Answer(loss, mint_home, tiny_model_dir, budget, train_unembed, dtype)
+        for own, expected, datum in zip(found.logprobs, plain.logprobs, make_data(), strict=True):
+            weights_T = datum.loss_fn_inputs["weights"].to_numpy()
+            if loss is declared:
+                assert np.array_equal(own != 0, weights_T != 0)
+                expected = np.where(weights_T != 0, expected, 0)
+            np.testing.assert_allclose(own, expected, atol=tolerance)
+        assert found.metrics == pytest.approx(plain.metrics, abs=tolerance)
+        error = float((found.gradient_F - plain.gradient_F).norm() / plain.gradient_F.norm())
+        assert error < (1e-5 if dtype == "float32" else 0.05)
+
+
+class Watch:
+    """Tokens of each forward pass, whether its graph was kept, and pairs of each projection, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.forwards: list[tuple[int, bool]] = []
+        self.projected: list[int] = []
+        hidden, chunks = ForwardPass._hidden, Projection._chunks
+
+        def watched_hidden(own: ForwardPass, batch: Any) -> torch.Tensor:
+            self.forwards.append((len(batch.tokens_N), torch.is_grad_enabled()))
+            return hidden(own, batch)
+
+        def watched_chunks(own: Projection) -> Any:
+            self.projected.append(len(own._targets_P))
+            return chunks(own)
+
+        monkeypatch.setattr(ForwardPass, "_hidden", watched_hidden)
+        monkeypatch.setattr(Projection, "_chunks", watched_chunks)
+
+
+def run_on_six(monkeypatch, home, model, loss: Any, **options: Any) -> Watch:
+    """Six sequences of 20 tokens, a weight on the last of each, 40 tokens a micro-batch."""
+    service = mint.ServiceClient(home=str(home), token_budget=40, share_prefixes=False)
+    client = service.create_lora_training_client(str(model), rank=4, seed=3, **options)
+    data = [datum([i, *range(i, i + 19)], last_only(20)) for i in range(6)]
+    watch = Watch(monkeypatch)
+    client.forward_backward_custom(data, loss).result()
+    return watch
+
+
+def total(data: Any, logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+    del data
+    return torch.stack([own[-1] for own in logprobs]).sum(), {}
+
+
+def test_only_so_many_activations_are_kept(monkeypatch, mint_home, tiny_model_dir):
+    """Three micro-batches of 40; 1.5 budgets hold one, which comes last and is not run again."""
+    watch = run_on_six(monkeypatch, mint_home, tiny_model_dir, total)
+    assert watch.forwards == [(40, False), (40, False), (40, True), (40, True), (40, True)]
+    monkeypatch.setattr(forward, "_KEPT_BUDGETS", 3)
+    assert run_on_six(monkeypatch, mint_home, tiny_model_dir, total).forwards[:3] == [(40, True)] * 3
+
+
+def test_each_logprob_that_is_read_is_projected_once(monkeypatch, mint_home, tiny_model_dir):
+    declared = reads_weighted_tokens(lambda data, logprobs: total(data, logprobs))
+    plain = run_on_six(monkeypatch, mint_home, tiny_model_dir, total, train_unembed=False)
+    assert plain.projected == [40, 40, 40, 2, 2, 2]
+    assert run_on_six(monkeypatch, mint_home, tiny_model_dir, declared, train_unembed=False).projected == [2, 2, 2]
+    # The gradient of the unembedding's adapter needs the logits again.
+    assert run_on_six(monkeypatch, mint_home, tiny_model_dir, declared).projected == [2, 2, 2, 2, 2, 2]
+
+
+def test_a_declared_loss_that_reads_more_is_refused(service, tiny_model_dir):
+    client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
+    declared = reads_weighted_tokens(lambda data, logprobs: unread(data, logprobs))
+    with pytest.raises(
+        errors.InvalidRequest, match=r"logprob of datum 4 at position 2, whose weight is zero.*give that"
+    ):
+        client.forward_backward_custom(make_data(), declared).result()
+    with pytest.raises(errors.InvalidRequest, match="no gradient has accumulated"):
+        client.optim_step(types.AdamParams()).result()
+    client.forward_backward_custom(make_data(), unread).result()
+
+
+def test_a_declared_loss_needs_weights_that_fit(service, tiny_model_dir):
+    client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
+    declared = reads_weighted_tokens(lambda data, logprobs: (logprobs[0].sum(), {}))
+    good = datum([3, 4], [1.0, 1.0])
+    for bad, message in (
+        (datum([3, 4], None), "datum 1: loss_fn_inputs has no 'weights'.*reads_weighted_tokens"),
+        (datum([3, 4], [1.0]), r"datum 1: weights has shape \(1,\)"),
+        (datum([3, 4], [1.0, float("nan")]), "datum 1: weights is nan at position 1"),
+    ):
+        with pytest.raises(errors.InvalidRequest, match=message):
+            client.forward_backward_custom([good, bad], declared).result()
+    client.forward_backward_custom([good, datum([3, 4], None)], lambda data, logprobs: (logprobs[0].sum(), {})).result()
+
+
+def test_the_declaration_is_of_the_function_itself():
+    @reads_weighted_tokens
+    def own(data: Any, logprobs: Any) -> Any:
+        return logprobs, data
+
+    class Loss:
+        def __call__(self, data: Any, logprobs: Any) -> Any:
+            return logprobs, data
+
+        def method(self, data: Any, logprobs: Any) -> Any:
+            return logprobs, data
+
+    assert own(1, 2) == (2, 1)
+    assert has_declared_weighted_tokens(own)
+    assert has_declared_weighted_tokens(reads_weighted_tokens(Loss()))
+    assert has_declared_weighted_tokens(reads_weighted_tokens(partial(coupled)))
+    # Another function that calls a declared one may read more.
+    assert not has_declared_weighted_tokens(partial(own))
+    assert not has_declared_weighted_tokens(coupled)
+    with pytest.raises(errors.InvalidRequest, match="a method takes no attribute"):
+        reads_weighted_tokens(Loss().method)
