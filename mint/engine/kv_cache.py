@@ -1,71 +1,81 @@
-"""Keys and values of the sequences being decoded, in place for their whole life.
+"""Keys and values that decoding reads: runs of positions, in place for as long as rows neither join nor leave.
 
-Axes: _B rows, _K key/value heads, _T cached positions, _D head dimension.
+Axes: _K key/value heads, _R runs, _T cached positions, _N packed prompt tokens, _D head dimension, _B rows written.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mint.engine.decoder_shape import DecoderShape
 
-_MIN_ROWS = 8
 _MIN_POSITIONS = 64
 
 
 class KVCache:
-    """Rows 0 .. num_rows-1 are in use and contiguous; capacity doubles when rows or positions run out."""
+    """Per layer a (K, R, T, D) tensor of keys and one of values; the room for positions doubles when it runs out.
+
+    A run is one sequence of positions: a prompt that several rows share, or what one row has sampled itself. How many
+    positions of a run are real is the caller's to know; the others hold finite numbers.
+    """
 
     def __init__(self, shape: DecoderShape, device: torch.device, dtype: torch.dtype) -> None:
         self._shape = shape
         self._device, self._dtype = device, dtype
-        self._num_slots, self._num_positions = 0, 0
-        self.num_rows = 0
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
+        self.num_runs = self.num_positions = 0
+        self.keys = [self._empty(0, 0) for _ in range(shape.num_layers)]
+        self.values = [self._empty(0, 0) for _ in range(shape.num_layers)]
 
-    def reserve(self, num_rows: int, num_positions: int) -> None:
-        """Make room for `num_rows` rows of `num_positions` positions; what is cached stays."""
-        if num_rows <= self._num_slots and num_positions <= self._num_positions:
-            return
-        slots = max(self._num_slots, _MIN_ROWS)
-        while slots < num_rows:
-            slots *= 2
-        positions = max(self._num_positions, _MIN_POSITIONS)
-        while positions < num_positions:
-            positions *= 2
-        self.keys = [self._grown(i, self.keys, slots, positions) for i in range(self._shape.num_layers)]
-        self.values = [self._grown(i, self.values, slots, positions) for i in range(self._shape.num_layers)]
-        self._num_slots, self._num_positions = slots, positions
+    @property
+    def num_bytes(self) -> int:
+        """Memory held."""
+        return sum(cache.numel() * cache.element_size() for cache in (*self.keys, *self.values))
 
-    def _grown(self, i_layer: int, old: list[Tensor], slots: int, positions: int) -> Tensor:
+    def _empty(self, num_runs: int, num_positions: int) -> Tensor:
         # Zeros, not empty memory: masked positions must not hold NaN, which would survive a weight of zero.
-        new = torch.zeros(
-            slots, self._shape.num_kv_heads, positions, self._shape.head_dim, device=self._device, dtype=self._dtype
-        )
-        if old:
-            new[: self.num_rows, :, : self._num_positions] = old[i_layer][: self.num_rows]
-        return new
+        size = (self._shape.num_kv_heads, num_runs, num_positions, self._shape.head_dim)
+        return torch.zeros(size, device=self._device, dtype=self._dtype)
 
-    def append_rows(self, keys: list[Tensor], values: list[Tensor], num_copies: int) -> None:
-        """Add `num_copies` rows that start with the same prompt; keys and values are (T, K, D) per layer."""
-        length = keys[0].shape[0]
-        rows = slice(self.num_rows, self.num_rows + num_copies)
-        for i_layer, (key_TKD, value_TKD) in enumerate(zip(keys, values, strict=True)):
-            self.keys[i_layer][rows, :, :length] = key_TKD.transpose(0, 1)
-            self.values[i_layer][rows, :, :length] = value_TKD.transpose(0, 1)
-        self.num_rows += num_copies
+    def reserve(self, num_positions: int, exactly: bool = False) -> None:
+        """Make room for `num_positions` in every run; what is cached stays. `exactly`: without room to grow."""
+        if num_positions <= self.num_positions:
+            return
+        room = num_positions if exactly else max(self.num_positions, _MIN_POSITIONS)
+        while room < num_positions:
+            room *= 2
+        for cache in (self.keys, self.values):
+            for i_layer, old in enumerate(cache):
+                cache[i_layer] = self._empty(self.num_runs, room)
+                cache[i_layer][:, :, : self.num_positions] = old
+        self.num_positions = room
 
-    def drop_row(self, row: int, last_row_length: int) -> None:
-        """Free `row`: the last row takes its place."""
-        last = self.num_rows - 1
-        if row != last:
-            for cache in (*self.keys, *self.values):
-                cache[row, :, :last_row_length] = cache[last, :, :last_row_length]
-        self.num_rows = last
+    def rearrange(self, source_R: np.ndarray) -> None:
+        """Run i becomes what run source_R[i] was; where that is -1, a run whose content does not matter."""
+        if len(source_R) == self.num_runs and (source_R == np.arange(self.num_runs)).all():
+            return
+        index = torch.from_numpy(np.maximum(source_R, 0)).to(self._device)
+        for cache in (self.keys, self.values):
+            for i_layer, old in enumerate(cache):
+                is_new = self.num_runs == 0
+                # One layer after the other: old and new exist together for one layer only.
+                cache[i_layer] = self._empty(len(index), self.num_positions) if is_new else old.index_select(1, index)
+        self.num_runs = len(index)
 
-    def clear(self) -> None:
-        """Forget all rows and give the memory back."""
-        self.keys, self.values = [], []
-        self.num_rows = self._num_slots = self._num_positions = 0
+    def write_runs(self, i_layer: int, runs: Tensor, source_RT: Tensor, key_NKD: Tensor, value_NKD: Tensor) -> None:
+        """Set the first positions of `runs` to packed tokens: position t of the i-th to token source_RT[i, t]."""
+        for cache, new_NKD in ((self.keys, key_NKD), (self.values, value_NKD)):
+            new = new_NKD.index_select(0, source_RT.flatten()).unflatten(0, source_RT.shape)
+            cache[i_layer][:, runs, : source_RT.shape[1]] = new.permute(2, 0, 1, 3).to(self._dtype)
+
+    def flat_positions(self, runs_B: Tensor, positions_B: Tensor) -> Tensor:
+        """Where `write_rows` finds position positions_B[b] of run runs_B[b], for all heads: shape (K * B,)."""
+        heads = torch.arange(self._shape.num_kv_heads, device=self._device) * (self.num_runs * self.num_positions)
+        return (heads[:, None] + (runs_B * self.num_positions + positions_B)[None, :]).flatten()
+
+    def write_rows(self, i_layer: int, flat_positions: Tensor, key_BKD: Tensor, value_BKD: Tensor) -> None:
+        """Set one position of each of B runs."""
+        for cache, new_BKD in ((self.keys, key_BKD), (self.values, value_BKD)):
+            new = new_BKD.transpose(0, 1).to(self._dtype).reshape(-1, self._shape.head_dim)
+            cache[i_layer].view(-1, self._shape.head_dim).index_copy_(0, flat_positions, new)

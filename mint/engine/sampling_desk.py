@@ -103,8 +103,9 @@ class SamplingDesk:
         try:
             request.job = _sample_job(request, snapshot)
             if snapshot.sampler is None:
+                options = self.options_of(snapshot.base)
                 snapshot.sampler = Sampler(
-                    snapshot.base, snapshot.lora, self.options_of(snapshot.base).token_budget, self.max_rows
+                    snapshot.base, snapshot.lora, options.token_budget, self.max_rows, options.share_prefixes
                 )
             snapshot.sampler.add(request.job)
         except Exception as error:
