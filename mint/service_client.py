@@ -28,6 +28,7 @@ class EngineOptions:
     max_rows: sequences decoded at the same time.
     share_prefixes: compute the common beginning of training sequences once.
     gradient_checkpointing: recompute activations in the backward pass to save memory.
+    fused_ops: on a CPU, hand-written backward passes and reuse of freed memory; False runs PyTorch's plain operations.
     """
 
     device: str | None = None
@@ -37,6 +38,7 @@ class EngineOptions:
     max_rows: int = 256
     share_prefixes: bool = True
     gradient_checkpointing: bool = False
+    fused_ops: bool = True
 
     def __post_init__(self) -> None:
         for name in ("token_budget", "max_rows"):

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from mint.checkpoint_manifest import LoraShape
 from mint.engine.decoder_shape import DecoderShape
+from mint.engine.layer_ops import LowRank
 from mint.errors import CheckpointError, InvalidRequest
 from mint.types import LoraConfig
 
@@ -46,29 +47,6 @@ def target_modules(lora: LoraShape) -> list[str]:
 
 
 @dataclass(frozen=True)
-class AttentionLora:
-    """Adapter of one layer's attention; the down-projections of q, k and v are stacked, shape (3 * rank, H)."""
-
-    qkv_a: Tensor
-    q_b: Tensor
-    k_b: Tensor
-    v_b: Tensor
-    o_a: Tensor
-    o_b: Tensor
-
-
-@dataclass(frozen=True)
-class MlpLora:
-    """Adapter of one layer's MLP; the down-projections of gate and up are stacked, shape (2 * rank, H)."""
-
-    gate_up_a: Tensor
-    gate_b: Tensor
-    up_b: Tensor
-    down_a: Tensor
-    down_b: Tensor
-
-
-@dataclass(frozen=True)
 class UnembedLora:
     """Adapter of the output projection; the input embedding stays frozen also where the two are tied."""
 
@@ -78,10 +56,12 @@ class UnembedLora:
 
 @dataclass(frozen=True)
 class LayerLora:
-    """Adapter of one layer; None where its part is switched off."""
+    """Adapters of one layer's four linear maps, those that read the same input fused; None where switched off."""
 
-    attention: AttentionLora | None
-    mlp: MlpLora | None
+    qkv: LowRank | None
+    output: LowRank | None
+    gate_up: LowRank | None
+    down: LowRank | None
 
 
 @dataclass(frozen=True)
@@ -92,13 +72,30 @@ class LoraWeights:
     layers: list[LayerLora]
     unembed: UnembedLora | None
 
+    def for_sampling(self, dtype: torch.dtype) -> LoraWeights:
+        """The same adapter with each map's up-projections in one block-diagonal matrix, in the precision of the base.
+
+        It computes the same in fewer and larger products; for many small steps without a gradient.
+        """
+
+        def joined(low_rank: LowRank | None) -> LowRank | None:
+            if low_rank is None:
+                return None
+            b = torch.block_diag(*low_rank.bs).to(dtype)
+            return LowRank(low_rank.a.to(dtype), (b,), low_rank.scale)
+
+        layers = [
+            LayerLora(joined(layer.qkv), joined(layer.output), joined(layer.gate_up), joined(layer.down))
+            for layer in self.layers
+        ]
+        return LoraWeights(self.scale, layers, self.unembed)
+
 
 @dataclass(frozen=True)
 class _Piece:
     """A tensor of the flat buffer: where it belongs, its shape, and the PEFT tensors it stacks along axis 0."""
 
     layer: int | None
-    group: str
     field: str
     shape: tuple[int, int]
     peft_modules: tuple[str, ...]
@@ -139,17 +136,24 @@ class AdapterLayout:
 
     def weights(self, views: list[Tensor]) -> LoraWeights:
         """The same pieces under the names that the decoder uses."""
-        layers: list[dict[str, dict[str, Tensor]]] = [{} for _ in range(self._num_layers)]
+        scale = self.lora.alpha / self.lora.rank
+        layers: list[dict[str, Tensor]] = [{} for _ in range(self._num_layers)]
         unembed: dict[str, Tensor] = {}
         for piece, view in zip(self._pieces, views, strict=True):
-            target = unembed if piece.layer is None else layers[piece.layer].setdefault(piece.group, {})
+            target = unembed if piece.layer is None else layers[piece.layer]
             target[piece.field] = view
+
+        def low_rank(layer: dict[str, Tensor], a: str, *bs: str) -> LowRank | None:
+            return LowRank(layer[a], tuple(layer[b] for b in bs), scale) if a in layer else None
+
         return LoraWeights(
-            scale=self.lora.alpha / self.lora.rank,
+            scale=scale,
             layers=[
                 LayerLora(
-                    AttentionLora(**layer["attention"]) if "attention" in layer else None,
-                    MlpLora(**layer["mlp"]) if "mlp" in layer else None,
+                    qkv=low_rank(layer, "qkv_a", "q_b", "k_b", "v_b"),
+                    output=low_rank(layer, "o_a", "o_b"),
+                    gate_up=low_rank(layer, "gate_up_a", "gate_b", "up_b"),
+                    down=low_rank(layer, "down_a", "down_b"),
                 )
                 for layer in layers
             ],
@@ -217,19 +221,19 @@ def _pieces(model: DecoderShape, lora: LoraShape) -> Iterator[_Piece]:
     for i in range(model.num_layers):
         if lora.train_attn:
             q, k, v, o = (f"model.layers.{i}.self_attn.{name}" for name in _ATTENTION_MODULES)
-            yield _Piece(i, "attention", "qkv_a", (3 * rank, hidden), (q, k, v))
-            yield _Piece(i, "attention", "q_b", (query_width, rank), (q,))
-            yield _Piece(i, "attention", "k_b", (kv_width, rank), (k,))
-            yield _Piece(i, "attention", "v_b", (kv_width, rank), (v,))
-            yield _Piece(i, "attention", "o_a", (rank, query_width), (o,))
-            yield _Piece(i, "attention", "o_b", (hidden, rank), (o,))
+            yield _Piece(i, "qkv_a", (3 * rank, hidden), (q, k, v))
+            yield _Piece(i, "q_b", (query_width, rank), (q,))
+            yield _Piece(i, "k_b", (kv_width, rank), (k,))
+            yield _Piece(i, "v_b", (kv_width, rank), (v,))
+            yield _Piece(i, "o_a", (rank, query_width), (o,))
+            yield _Piece(i, "o_b", (hidden, rank), (o,))
         if lora.train_mlp:
             gate, up, down = (f"model.layers.{i}.mlp.{name}" for name in _MLP_MODULES)
-            yield _Piece(i, "mlp", "gate_up_a", (2 * rank, hidden), (gate, up))
-            yield _Piece(i, "mlp", "gate_b", (model.mlp_hidden, rank), (gate,))
-            yield _Piece(i, "mlp", "up_b", (model.mlp_hidden, rank), (up,))
-            yield _Piece(i, "mlp", "down_a", (rank, model.mlp_hidden), (down,))
-            yield _Piece(i, "mlp", "down_b", (hidden, rank), (down,))
+            yield _Piece(i, "gate_up_a", (2 * rank, hidden), (gate, up))
+            yield _Piece(i, "gate_b", (model.mlp_hidden, rank), (gate,))
+            yield _Piece(i, "up_b", (model.mlp_hidden, rank), (up,))
+            yield _Piece(i, "down_a", (rank, model.mlp_hidden), (down,))
+            yield _Piece(i, "down_b", (hidden, rank), (down,))
     if lora.train_unembed:
-        yield _Piece(None, "unembed", "a", (rank, hidden), ("lm_head",))
-        yield _Piece(None, "unembed", "b", (model.vocab_size, rank), ("lm_head",))
+        yield _Piece(None, "a", (rank, hidden), ("lm_head",))
+        yield _Piece(None, "b", (model.vocab_size, rank), ("lm_head",))

@@ -13,6 +13,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from mint import builtin
 from mint.backend import ModelFacts
 from mint.engine.decoder import Decoder
+from mint.engine.fused_ops import FusedOps
+from mint.engine.host_memory import keep_freed_memory
+from mint.engine.layer_ops import PlainOps
 from mint.errors import InvalidRequest, NotFound
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -24,6 +27,7 @@ class ComputeOptions:
 
     device: str | None = None
     dtype: str | None = None
+    fused_ops: bool = True
 
     def resolve(self) -> tuple[torch.device, torch.dtype]:
         """The device (CUDA, then MPS, then CPU) and dtype (bfloat16 on CUDA, float32 elsewhere) to use."""
@@ -90,7 +94,13 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
     device, dtype = options.resolve()
     model = from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
     tokenizer = load_tokenizer(name)
-    return BaseModel(name, Decoder.from_transformers(model, device), tokenizer, _eos_token_ids(name, config, tokenizer))
+    is_fused = device.type == "cpu" and options.fused_ops
+    if is_fused:
+        keep_freed_memory()
+    ops = FusedOps() if is_fused else PlainOps()
+    return BaseModel(
+        name, Decoder.from_transformers(model, device, ops), tokenizer, _eos_token_ids(name, config, tokenizer)
+    )
 
 
 def _eos_token_ids(name: str, config: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

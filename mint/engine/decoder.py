@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mint.engine.adapters import LayerLora, LoraWeights
 from mint.engine.decoder_shape import DecoderShape
+from mint.engine.layer_ops import LayerOps, LowRank, PlainOps, Rotation
 from mint.errors import InvalidRequest
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -41,19 +42,7 @@ class LayerWeights:
     down: Tensor  # (H, M)
 
 
-def lora_linear(x: Tensor, weight: Tensor, a: Tensor, bs: tuple[Tensor, ...], scale: float) -> list[Tensor]:
-    """x @ weight.T split into len(bs) outputs, each plus scale * (x @ a_i.T) @ b_i.T.
-
-    `a` stacks the down-projections of the fused outputs, shape (len(bs) * rank, in); b_i is (out_i, rank).
-    """
-    base = F.linear(x, weight)
-    low = F.linear(x, a.to(x.dtype))
-    bases = base.split([b.shape[0] for b in bs], dim=-1)
-    lows = low.split(a.shape[0] // len(bs), dim=-1)
-    return [
-        torch.addmm(part, part_low, b.to(x.dtype).t(), alpha=scale)
-        for part, part_low, b in zip(bases, lows, bs, strict=True)
-    ]
+_NO_LORA = LayerLora(None, None, None, None)
 
 
 class Decoder:
@@ -61,7 +50,7 @@ class Decoder:
 
     def __init__(
         self, shape: DecoderShape, layers: list[LayerWeights], embedding: Tensor, unembedding: Tensor,
-        final_norm_H: Tensor, rotary: Any, norm_eps: float,
+        final_norm_H: Tensor, rotary: Any, norm_eps: float, ops: LayerOps,
     ) -> None:  # fmt: skip
         self.shape = shape
         self.layers = layers
@@ -70,6 +59,7 @@ class Decoder:
         self.final_norm_H = final_norm_H
         self._rotary = rotary
         self._norm_eps = norm_eps
+        self._ops = ops
 
     @property
     def device(self) -> torch.device:
@@ -92,8 +82,8 @@ class Decoder:
         return sum(tensor.numel() for tensor in tensors)
 
     @classmethod
-    def from_transformers(cls, model: Any, device: torch.device) -> Decoder:
-        """Take the weights of a `Qwen3ForCausalLM`; the module itself is not kept."""
+    def from_transformers(cls, model: Any, device: torch.device, ops: LayerOps | None = None) -> Decoder:
+        """Take the weights of a `Qwen3ForCausalLM`; the module itself is not kept. ops: `PlainOps` unless given."""
         config = model.config
         _check_supported(config, model.model.rotary_emb.rope_type)
         model = model.to(device).requires_grad_(False).eval()
@@ -118,7 +108,7 @@ class Decoder:
             )
         return cls(
             shape, layers, model.model.embed_tokens.weight, model.lm_head.weight, model.model.norm.weight,
-            model.model.rotary_emb, config.rms_norm_eps,
+            model.model.rotary_emb, config.rms_norm_eps, ops or PlainOps(),
         )  # fmt: skip
 
     def hidden_states(
@@ -132,64 +122,34 @@ class Decoder:
         """
         hidden_NH = F.embedding(tokens_N, self.embedding)
         cos, sin = self._rotary(hidden_NH.unsqueeze(0), positions_N.unsqueeze(0))
-        rotation = (cos.squeeze(0).unsqueeze(1), sin.squeeze(0).unsqueeze(1))  # (N, 1, D)
+        rotation = Rotation(cos.squeeze(0).unsqueeze(1), sin.squeeze(0).unsqueeze(1))
         for i_layer, weights in enumerate(self.layers):
             layer_lora = lora.layers[i_layer] if lora is not None else None
-            scale = lora.scale if lora is not None else 0.0
-            args = (i_layer, hidden_NH, rotation, attend, weights, layer_lora, scale)
+            args = (i_layer, hidden_NH, rotation, attend, weights, layer_lora)
             layer = partial(checkpoint, self._layer, use_reentrant=False) if use_checkpointing else self._layer
             hidden_NH = layer(*args)
-        return self._norm(hidden_NH, self.final_norm_H)
-
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, weight.shape, weight, self._norm_eps)
+        return self._ops.norm(hidden_NH, self.final_norm_H, self._norm_eps)
 
     def _layer(
-        self, i_layer: int, hidden_NH: Tensor, rotation: tuple[Tensor, Tensor], attend: Attend, weights: LayerWeights,
-        lora: LayerLora | None, scale: float,
+        self, i_layer: int, hidden_NH: Tensor, rotation: Rotation, attend: Attend, weights: LayerWeights,
+        lora: LayerLora | None,
     ) -> Tensor:  # fmt: skip
-        num_tokens, head_dim = hidden_NH.shape[0], self.shape.head_dim
-        x = self._norm(hidden_NH, weights.input_norm_H)
-        if lora is not None and lora.attention is not None:
-            bs = (lora.attention.q_b, lora.attention.k_b, lora.attention.v_b)
-            query, key, value = lora_linear(x, weights.qkv, lora.attention.qkv_a, bs, scale)
-        else:
-            kv_width = self.shape.num_kv_heads * head_dim
-            query, key, value = F.linear(x, weights.qkv).split(
-                [self.shape.num_query_heads * head_dim, kv_width, kv_width], dim=-1
-            )
-        query_NQD = rotate(self._norm(query.reshape(num_tokens, -1, head_dim), weights.query_norm_D), rotation)
-        key_NKD = rotate(self._norm(key.reshape(num_tokens, -1, head_dim), weights.key_norm_D), rotation)
-        attended = attend(i_layer, query_NQD, key_NKD, value.reshape(num_tokens, -1, head_dim)).flatten(1)
-        if lora is not None and lora.attention is not None:
-            (projected,) = lora_linear(attended, weights.output, lora.attention.o_a, (lora.attention.o_b,), scale)
-        else:
-            projected = F.linear(attended, weights.output)
-        hidden_NH = hidden_NH + projected
-
-        x = self._norm(hidden_NH, weights.mlp_norm_H)
-        if lora is not None and lora.mlp is not None:
-            gate, up = lora_linear(x, weights.gate_up, lora.mlp.gate_up_a, (lora.mlp.gate_b, lora.mlp.up_b), scale)
-            (projected,) = lora_linear(F.silu(gate) * up, weights.down, lora.mlp.down_a, (lora.mlp.down_b,), scale)
-        else:
-            gate, up = F.linear(x, weights.gate_up).chunk(2, dim=-1)
-            projected = F.linear(F.silu(gate) * up, weights.down)
-        return hidden_NH + projected
+        ops, eps = self._ops, self._norm_eps
+        own = lora or _NO_LORA
+        qkv = ops.linear(ops.norm(hidden_NH, weights.input_norm_H, eps), weights.qkv, own.qkv)
+        query_NQD, key_NKD, value_NKD = ops.heads(
+            qkv, weights.query_norm_D, weights.key_norm_D, self.shape.num_query_heads, rotation, eps
+        )
+        attended = attend(i_layer, query_NQD, key_NKD, value_NKD).flatten(1)
+        hidden_NH = hidden_NH + ops.linear(attended, weights.output, own.output)
+        gate_up = ops.linear(ops.norm(hidden_NH, weights.mlp_norm_H, eps), weights.gate_up, own.gate_up)
+        return hidden_NH + ops.linear(ops.gated(gate_up), weights.down, own.down)
 
     def logits(self, hidden_NH: Tensor, lora: LoraWeights | None) -> Tensor:
         """Vocabulary logits in float32, shape (N, V). Callers keep N small: V is the large axis."""
-        logits_NV = F.linear(hidden_NH, self.unembedding)
-        if lora is not None and lora.unembed is not None:
-            low = F.linear(hidden_NH, lora.unembed.a.to(hidden_NH.dtype))
-            logits_NV = torch.addmm(logits_NV, low, lora.unembed.b.to(hidden_NH.dtype).t(), alpha=lora.scale)
-        return logits_NV.float()
-
-
-def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary position embedding (Su et al., 2021) in the half-split layout that Qwen uses; x is (N, heads, D)."""
-    cos, sin = rotation
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+        own = lora.unembed if lora is not None else None
+        low_rank = LowRank(own.a, (own.b,), lora.scale) if own is not None and lora is not None else None
+        return self._ops.linear(hidden_NH, self.unembedding, low_rank).float()
 
 
 def _check_supported(config: Any, rope_type: str) -> None:

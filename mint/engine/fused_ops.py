@@ -1,0 +1,241 @@
+"""The operations of a layer for a CPU: hand-written backward passes, few passes over memory, oneDNN's products.
+
+Axes: _N packed tokens, _H features of a token, _Q query heads, _K key/value heads, _D head dimension, _M MLP width,
+_R rank of an adapter.
+
+PyTorch composes the gradients of norm, rotation and gate from a dozen elementwise operations each, and together they
+cost as much time and more memory than the matrix products of a small model. Here each is one autograd node that keeps
+the least it can, works in place, and goes through its tokens in blocks, so that its passes find their data in the
+processor's cache. In bfloat16, norms and rotations compute in float32 and round once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mint.engine.layer_ops import LowRank, Rotation
+
+_BLOCK_NUMBERS = 2**18
+"""Numbers of one block: a float32 copy is 1 MiB, about what a core caches for itself."""
+_FEW_ROWS = 128
+"""Up to so many rows reading the weights takes as long as multiplying, and their layout matters."""
+_LARGEST_PACKED_BYTES = 2**25
+"""Larger weights, the vocabulary's and those of models whose copy would be missed, stay as they are."""
+
+
+class FusedOps:
+    """The operations of `LayerOps`, each one autograd node."""
+
+    def __init__(self) -> None:
+        self._packed: dict[int, Tensor] = {}
+
+    def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        """See LayerOps."""
+        return _Norm.apply(x_NH, weight_H, eps)  # type: ignore[return-value]
+
+    def linear(self, x: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
+        """See LayerOps."""
+        if not torch.is_grad_enabled():
+            if len(x) <= _FEW_ROWS:
+                weight = self._packed_for_few_rows(weight)
+            return _linear(x, weight, lora)[0]
+        if lora is None:
+            return _Linear.apply(x, weight, None, 0.0)  # type: ignore[return-value]
+        return _Linear.apply(x, weight, lora.a, lora.scale, *lora.bs)  # type: ignore[return-value]
+
+    def _packed_for_few_rows(self, weight: Tensor) -> Tensor:
+        """The frozen weight as oneDNN reads it fastest, made on first use and kept beside the plain one."""
+        if not _has_onednn or weight.numel() * weight.itemsize > _LARGEST_PACKED_BYTES:
+            return weight
+        if weight.data_ptr() not in self._packed:
+            self._packed[weight.data_ptr()] = torch.ops.mkldnn._reorder_linear_weight(weight, _FEW_ROWS)
+        return self._packed[weight.data_ptr()]
+
+    def heads(
+        self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """See LayerOps."""
+        head_dim = query_norm_D.shape[0]
+        num_kv_heads = (qkv.shape[1] // head_dim - num_query_heads) // 2
+        norm_QKD = torch.cat(
+            [query_norm_D.expand(num_query_heads, head_dim), key_norm_D.expand(num_kv_heads, head_dim)]
+        ).float()
+        half = head_dim // 2
+        cos, sin = rotation.cos[..., :half].float(), rotation.sin[..., :half].float()
+        return _Heads.apply(qkv, norm_QKD, num_query_heads, cos, sin, eps)  # type: ignore[return-value]
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """See LayerOps."""
+        return _Gated.apply(gate_up)  # type: ignore[return-value]
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight.T. In float32 by oneDNN, which beats the BLAS that F.linear takes, most of all for few rows."""
+    if _has_onednn and (x.dtype == torch.float32 or weight.is_mkldnn):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return F.linear(x, weight)
+
+
+_has_onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _linear(x: Tensor, weight: Tensor, lora: LowRank | None) -> tuple[Tensor, Tensor | None]:
+    """(y, x @ a.T): the adapter's part is added in place."""
+    y = product(x, weight)
+    if lora is None:
+        return y, None
+    low = F.linear(x, lora.a.to(x.dtype))
+    start = 0
+    for b, own_low in zip(lora.bs, low.chunk(len(lora.bs), dim=-1), strict=True):
+        y[:, start : start + b.shape[0]].addmm_(own_low, b.to(x.dtype).t(), alpha=lora.scale)
+        start += b.shape[0]
+    return y, low
+
+
+def _blocks(x: Tensor) -> Iterator[slice]:
+    """Slices of the first axis."""
+    size = max(1, _BLOCK_NUMBERS * x.shape[0] // max(x.numel(), 1))
+    return (slice(start, start + size) for start in range(0, x.shape[0], size))
+
+
+def _inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """1 / sqrt(mean of squares + eps) over the last axis, kept, float32."""
+    norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+    return norms.square_().mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+
+
+def _norm_backward(gradient: Tensor, x: Tensor, inverse_rms: Tensor) -> Tensor:
+    """The gradient of x * inverse_rms from that of its result, float32, written over `gradient`."""
+    slope = torch.linalg.vecdot(gradient, x).unsqueeze(-1)
+    slope.mul_(inverse_rms.pow(3)).mul_(-1 / x.shape[-1])
+    return gradient.mul_(inverse_rms).addcmul_(x, slope)
+
+
+class _Norm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        y_NH = torch.empty_like(x_NH)
+        inverse_rms_N1 = x_NH.new_empty(x_NH.shape[0], 1, dtype=torch.float32)
+        for block in _blocks(x_NH):
+            x = x_NH[block]
+            inverse_rms = inverse_rms_N1[block] = _inverse_rms(x, eps)
+            y_NH[block] = (x * inverse_rms).mul_(weight_H)
+        ctx.save_for_backward(x_NH, weight_H, inverse_rms_N1)
+        return y_NH
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        x_NH, weight_H, inverse_rms_N1 = ctx.saved_tensors
+        weight_H = weight_H.float()
+        x_gradient_NH = torch.empty_like(x_NH)
+        for block in _blocks(x_NH):
+            weighted = grads[0][block] * weight_H
+            x_gradient_NH[block] = _norm_backward(weighted, x_NH[block].float(), inverse_rms_N1[block])
+        return x_gradient_NH, None, None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, a: Tensor | None, scale: float, *bs: Tensor) -> Tensor:
+        ctx.scale = scale
+        y, low = _linear(x, weight, None if a is None else LowRank(a, bs, scale))
+        ctx.save_for_backward(weight, *(() if a is None else (x, low, a, *bs)))
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        weight, *adapter = ctx.saved_tensors
+        (gradient,) = grads
+        x_gradient = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
+        if not adapter:
+            return x_gradient, None, None, None
+        x, low, a, *bs = adapter
+        low_gradient = torch.empty_like(low)
+        b_gradients: list[Tensor] = []
+        start = 0
+        lows = zip(low.chunk(len(bs), dim=-1), low_gradient.chunk(len(bs), dim=-1), strict=True)
+        for b, (own_low, own_low_gradient) in zip(bs, lows, strict=True):
+            own = gradient[:, start : start + b.shape[0]]
+            torch.mm(own, b.to(own.dtype), out=own_low_gradient)
+            # The small factor on the left: several times faster than its transpose.
+            b_gradients.append((own_low.t() @ own).t().to(b.dtype).mul_(ctx.scale))
+            start += b.shape[0]
+        low_gradient.mul_(ctx.scale)
+        a_gradient = (low_gradient.t() @ x).to(a.dtype)
+        if x_gradient is not None:
+            x_gradient.addmm_(low_gradient, a.to(x.dtype))
+        return x_gradient, None, a_gradient, None, *b_gradients
+
+
+def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (N, heads, D) rotated; cos and sin are (N, 1, D / 2)."""
+    first, second = x.chunk(2, dim=-1)
+    rotated = torch.empty_like(x)
+    new_first, new_second = rotated.chunk(2, dim=-1)
+    torch.mul(first, cos, out=new_first).addcmul_(second, sin, value=-1)
+    torch.mul(second, cos, out=new_second).addcmul_(first, sin)
+    return rotated
+
+
+class _Heads(torch.autograd.Function):
+    """Query and key heads side by side, so that each pass over memory does both."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv: Tensor, norm_QKD: Tensor, num_query_heads: int, cos: Tensor, sin: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        num_normed, head_dim = norm_QKD.shape
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        turned = qkv.new_empty(heads.shape[0], num_normed, head_dim)
+        inverse_rms = qkv.new_empty(heads.shape[0], num_normed, 1, dtype=torch.float32)
+        for block in _blocks(turned):
+            own = heads[block, :num_normed]
+            own_inverse_rms = inverse_rms[block] = _inverse_rms(own, eps)
+            turned[block] = _rotated((own * own_inverse_rms).mul_(norm_QKD), cos[block], sin[block])
+        ctx.save_for_backward(qkv, norm_QKD, inverse_rms, cos, sin)
+        return turned[:, :num_query_heads], turned[:, num_query_heads:], heads[:, num_normed:].clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        qkv, norm_QKD, inverse_rms, cos, sin = ctx.saved_tensors
+        query_gradient, key_gradient, value_gradient = grads
+        num_normed, head_dim = norm_QKD.shape
+        heads = qkv.view(qkv.shape[0], -1, head_dim)
+        gradient = torch.empty_like(heads)
+        for block in _blocks(heads[:, :num_normed]):
+            turned = torch.cat([query_gradient[block], key_gradient[block]], dim=1).float()
+            # The inverse of a rotation is the rotation by the negative angle.
+            scaled = _rotated(turned, cos[block], -sin[block]).mul_(norm_QKD)
+            own = heads[block, :num_normed].float()
+            gradient[block, :num_normed] = _norm_backward(scaled, own, inverse_rms[block])
+        gradient[:, num_normed:] = value_gradient
+        return gradient.view_as(qkv), None, None, None, None, None
+
+
+class _Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate_up)
+        y = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+        for block in _blocks(gate_up):
+            gate, up = gate_up[block].chunk(2, dim=-1)
+            torch.mul(F.silu(gate), up, out=y[block])
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (gate_up,) = ctx.saved_tensors
+        gradient = torch.empty_like(gate_up)
+        for block in _blocks(gate_up):
+            own = grads[0][block]
+            gate, up = gate_up[block].chunk(2, dim=-1)
+            gate_gradient, up_gradient = gradient[block].chunk(2, dim=-1)
+            torch.mul(own, F.silu(gate), out=up_gradient)
+            torch.ops.aten.silu_backward.grad_input(own * up, gate, grad_input=gate_gradient)
+        return gradient

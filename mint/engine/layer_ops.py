@@ -1,0 +1,104 @@
+"""What a decoder layer is made of, besides attention: the interface, and the plain operations.
+
+Axes: _N packed tokens, _H features of a token, _Q query heads, _K key/value heads, _D head dimension, _M MLP width.
+
+`PlainOps` says what is computed, in PyTorch's own differentiable operations. `fused_ops.FusedOps` computes the same
+with hand-written backward passes; tests hold one against the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The adapter of a linear map that may be several maps fused: y_i += scale * (x @ a_i.T) @ b_i.T.
+
+    `a` stacks the down-projections, shape (len(bs) * rank, in); b_i is (out_i, rank), in the order of the outputs.
+    """
+
+    a: Tensor
+    bs: tuple[Tensor, ...]
+    scale: float
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Cosine and sine of each token's rotation, shape (N, 1, D), both halves of D alike."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+class LayerOps(Protocol):
+    """The operations of a layer. Frozen weights get no gradient, adapters and activations do."""
+
+    def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        """RMS norm (Zhang and Sennrich, 2019) over the last axis."""
+        ...
+
+    def linear(self, x: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
+        """x @ weight.T, plus the adapter's part."""
+        ...
+
+    def heads(
+        self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """(N, (Q + 2K) * D) -> query_NQD and key_NKD, normed per head and rotated, and value_NKD."""
+        ...
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """SwiGLU (Shazeer, 2020): (N, 2M) -> silu(gate) * up, shape (N, M)."""
+        ...
+
+
+class PlainOps:
+    """Each operation as one would write it down."""
+
+    def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        """See LayerOps."""
+        return F.rms_norm(x_NH, weight_H.shape, weight_H, eps)
+
+    def linear(self, x: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
+        """See LayerOps."""
+        base = F.linear(x, weight)
+        if lora is None:
+            return base
+        lows = F.linear(x, lora.a.to(x.dtype)).chunk(len(lora.bs), dim=-1)
+        parts = base.split([b.shape[0] for b in lora.bs], dim=-1)
+        return torch.cat(
+            [
+                torch.addmm(part, low, b.to(x.dtype).t(), alpha=lora.scale)
+                for part, low, b in zip(parts, lows, lora.bs, strict=True)
+            ],
+            dim=-1,
+        )
+
+    def heads(
+        self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
+        eps: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """See LayerOps."""
+        heads = qkv.view(qkv.shape[0], -1, query_norm_D.shape[0])
+        num_kv_heads = (heads.shape[1] - num_query_heads) // 2
+        query, key, value = heads.split([num_query_heads, num_kv_heads, num_kv_heads], dim=1)
+        query = rotate(self.norm(query, query_norm_D, eps), rotation)
+        return query, rotate(self.norm(key, key_norm_D, eps), rotation), value
+
+    def gated(self, gate_up: Tensor) -> Tensor:
+        """See LayerOps."""
+        gate, up = gate_up.chunk(2, dim=-1)
+        return F.silu(gate) * up
+
+
+def rotate(x: Tensor, rotation: Rotation) -> Tensor:
+    """Rotary position embedding (Su et al., 2021) in the half-split layout that Qwen uses; x is (N, heads, D)."""
+    first, second = x.chunk(2, dim=-1)
+    return x * rotation.cos + torch.cat([-second, first], dim=-1) * rotation.sin
