@@ -21,12 +21,12 @@ from torch import Tensor
 from mint.engine.adapters import LoraWeights
 from mint.engine.decoder import Decoder
 
-# A chunk has this many logits, 32 MiB in float32, and with a large vocabulary at least so many pairs: each chunk reads
-# the whole unembedding.
-_CHUNK_FLOATS = 2**23
+# The logits of a chunk have this many bytes, and with a large vocabulary a chunk has at least so many pairs: each chunk
+# reads the whole unembedding.
+_CHUNK_BYTES = 2**26
 _SMALLEST_CHUNK = 128
 # A GPU needs larger products to be busy.
-_GPU_CHUNK_FLOATS = 2**26
+_GPU_CHUNK_BYTES = 2**28
 # Logits of one block, 1 MiB in float32. A GPU hides its memory by itself: there a chunk is one block.
 _BLOCK_FLOATS = 2**18
 
@@ -120,11 +120,12 @@ class Projection:
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
         """Each chunk and its logits before temperature, in a buffer that the next chunk overwrites."""
         num_pairs, vocab_size = len(self._targets_P), len(self._unembedding_VH)
-        num_floats = _CHUNK_FLOATS if self._hidden_PH.device.type == "cpu" else _GPU_CHUNK_FLOATS
-        num_chunks = -(-num_pairs // max(_SMALLEST_CHUNK, num_floats // vocab_size))
+        num_bytes = _CHUNK_BYTES if self._hidden_PH.device.type == "cpu" else _GPU_CHUNK_BYTES
+        largest = max(_SMALLEST_CHUNK, num_bytes // (vocab_size * self._hidden_PH.itemsize))
+        num_chunks = -(-num_pairs // largest)
         if num_chunks == 0:
             return
-        size = -(-num_pairs // num_chunks)
+        size = -(-num_pairs // num_chunks)  # all alike: a small last one would cost nearly as much as a full one
         buffer_CV = self._hidden_PH.new_empty(size, vocab_size)
         for start in range(0, num_pairs, size):
             chunk = slice(start, min(start + size, num_pairs))

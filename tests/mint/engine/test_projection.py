@@ -17,8 +17,8 @@ from mint.engine.adapters import LoraWeights, UnembedLora
 from mint.engine.projection import Projection
 
 NUM_PAIRS, HIDDEN, VOCAB, RANK = 23, 16, 97, 4
-# Largest logits of a chunk, least pairs of a chunk, largest logits of a block: one of each, many, uneven ones.
-CUTS = [(2**23, 128, 2**18), (1, 1, 1), (8 * VOCAB, 1, 3 * VOCAB), (1, 10, 2**18)]
+# Bytes of a chunk, least pairs of a chunk, logits of a block: one of each, many, uneven ones.
+CUTS = [(2**26, 128, 2**18), (1, 1, 1), (32 * VOCAB, 1, 3 * VOCAB), (1, 10, 2**18)]
 
 
 class Case:
@@ -72,7 +72,7 @@ class Case:
 
 @pytest.fixture(params=CUTS, ids=str)
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in zip(("_CHUNK_FLOATS", "_SMALLEST_CHUNK", "_BLOCK_FLOATS"), request.param, strict=True):
+    for name, value in zip(("_CHUNK_BYTES", "_SMALLEST_CHUNK", "_BLOCK_FLOATS"), request.param, strict=True):
         monkeypatch.setattr(projection, name, value)
 
 
