@@ -11,11 +11,13 @@ from torch import Tensor
 
 from mint.engine.decoder_shape import DecoderShape
 
-_MIN_POSITIONS = 64
+_STEP = 16
+"""Positions that are added at once, until an eighth of those there are is more. All of a cache is read whether used or
+not: a part of each run would be read at half the speed, and more room would be read in vain."""
 
 
 class KVCache:
-    """Per layer a (K, R, T, D) tensor of keys and one of values; the room for positions doubles when it runs out.
+    """Per layer a (K, R, T, D) tensor of keys and one of values.
 
     A run is one sequence of positions: a prompt that several rows share, or what one row has sampled itself. How many
     positions of a run are real is the caller's to know; the others hold finite numbers.
@@ -42,9 +44,8 @@ class KVCache:
         """Make room for `num_positions` in every run; what is cached stays. `exactly`: without room to grow."""
         if num_positions <= self.num_positions:
             return
-        room = num_positions if exactly else max(self.num_positions, _MIN_POSITIONS)
-        while room < num_positions:
-            room *= 2
+        step = 1 if exactly else max(_STEP, self.num_positions // 8)
+        room = -(-num_positions // step) * step
         for cache in (self.keys, self.values):
             for i_layer, old in enumerate(cache):
                 cache[i_layer] = self._empty(self.num_runs, room)

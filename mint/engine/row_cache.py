@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mint.engine.decode_attention import DecodeAttention, Visible, decode_dtype
+from mint.engine.decode_attention import DecodeAttention, Visible
 from mint.engine.decoder_shape import DecoderShape
 from mint.engine.kv_cache import KVCache
 from mint.engine.prompt_tiles import plan_tiles
@@ -60,8 +60,7 @@ class RowCache:
 
     def __init__(self, shape: DecoderShape, device: torch.device, dtype: torch.dtype, share: bool) -> None:
         self._device, self._share = device, share
-        cached = decode_dtype(device, dtype)
-        self._common, self._prompts, self._own = (KVCache(shape, device, cached) for _ in range(3))
+        self._common, self._prompts, self._own = (KVCache(shape, device, dtype) for _ in range(3))
         self._common_T = np.empty(0, dtype=np.int64)
         self._has_common = False
         self._prompt_of_U: list[Prompt] = []

@@ -71,7 +71,7 @@ class Sampler:
         share_prefixes: bool = True,
     ) -> None:  # fmt: skip
         self._model = model
-        self._lora = lora
+        self._lora = lora.for_sampling(model.decoder.dtype) if lora is not None else None
         self._prefill_budget = prefill_budget
         self._max_rows = max_rows
         self._share_prefixes = share_prefixes

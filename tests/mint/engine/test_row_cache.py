@@ -123,9 +123,9 @@ def test_own_positions_grow_past_their_first_room() -> None:
     assert max(decode(cache, rows, generator) for _ in range(70)) < 2e-6
 
 
-@pytest.mark.parametrize(("share", "most_positions"), [(True, 20 + 8 * 10 + 64 * 64), (False, 64 * 30 + 64 * 64)])
+@pytest.mark.parametrize(("share", "most_positions"), [(True, 20 + 8 * 10 + 64 * 16), (False, 64 * 30 + 64 * 16)])
 def test_a_shared_prompt_is_stored_once(share: bool, most_positions: int) -> None:
-    """8 prompts of 30 tokens, 20 of them common, with 8 rows each, which have room for 64 tokens of their own."""
+    """8 prompts of 30 tokens, 20 of them common, with 8 rows each, which have room for 16 tokens of their own."""
     cache = RowCache(SHAPE, torch.device("cpu"), torch.float32, share)
     rows = add(cache, [], [[*COMMON, *[30 + i] * 10] for i in range(8)], [8] * 8, [5] * 8)
     decode(cache, rows, torch.Generator().manual_seed(0))
