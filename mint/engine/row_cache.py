@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mint.engine.decode_attention import DecodeAttention, Visible
+from mint.engine.decode_attention import DecodeAttention, Place
 from mint.engine.decoder_shape import DecoderShape
 from mint.engine.kv_cache import KVCache
 from mint.engine.prompt_tiles import plan_tiles
@@ -64,7 +64,7 @@ class RowCache:
         self._common_T = np.empty(0, dtype=np.int64)
         self._has_common = False
         self._prompt_of_U: list[Prompt] = []
-        self._slots_per_tile = 1
+        self._shared_places: list[Place] = []
 
     @property
     def num_bytes(self) -> int:
@@ -103,10 +103,13 @@ class RowCache:
             prompt.tiles = []
         for tile, prompt in enumerate(self._prompt_of_U):
             prompt.tiles.append(tile)
-        self._slots_per_tile = plan.slots_per_tile
         self._prompts.rearrange(source_U)
         self._prompts.reserve(max(prompt.num_rest for prompt in prompts), exactly=True)
         self._own.rearrange(source_S)
+        self._shared_places = [Place(self._prompts, np.asarray([prompt.num_rest for prompt in self._prompt_of_U]))]
+        if len(self._common_T):
+            common_U = np.asarray([prompt.num_common for prompt in self._prompt_of_U])
+            self._shared_places.append(Place(self._common, common_U.repeat(plan.slots_per_tile)))
         return arranged
 
     def prompt_writer(
@@ -142,14 +145,8 @@ class RowCache:
         self._own.reserve(int(num_own_B.max()))
         own_S = np.ones(self._own.num_runs, dtype=np.int64)  # An empty slot sees something: no scores are all -inf.
         own_S[slots_B] = num_own_B
-        sees_common_U = np.asarray([prompt.num_common > 0 for prompt in self._prompt_of_U])
-        visible = Visible(
-            common=len(self._common_T),
-            sees_common_S=sees_common_U.repeat(self._slots_per_tile),
-            prompt_U=np.asarray([prompt.num_rest for prompt in self._prompt_of_U]),
-            own_S=own_S,
-        )
-        return DecodeAttention(self._common, self._prompts, self._own, slots_B, visible)
+        places = [*self._shared_places, Place(self._own, own_S)]
+        return DecodeAttention(self._own, slots_B, num_own_B - 1, places)
 
 
 def _common_length(sequences: Sequence[np.ndarray]) -> int:
