@@ -26,7 +26,7 @@ class EngineOptions:
     home: folder of runs and checkpoints; $MINT_HOME, else ~/.mint.
     token_budget: packed tokens of one training micro-batch; bounds the memory of activations.
     max_rows: sequences decoded at the same time.
-    share_prefixes: compute the common beginning of training sequences once.
+    share_prefixes: compute the common beginning of training sequences once, and store that of sampled ones once.
     gradient_checkpointing: recompute activations in the backward pass to save memory.
     fused_ops: on a CPU, hand-written backward passes and reuse of freed memory; False runs PyTorch's plain operations.
     """

@@ -77,6 +77,7 @@ class Sampler:
         self._share_prefixes = share_prefixes
         self._waiting: list[SampleJob] = []
         self._rows: list[Row] = []
+        self._num_arranged = 0
         self._cache = self._new_cache()
 
     def _new_cache(self) -> RowCache:
