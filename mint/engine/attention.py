@@ -44,7 +44,7 @@ class PackedAttention:
         if self._padded is not None:
             return self._padded(query_NQD, key_NKD, value_NKD)
         if self._blocked_plan is None:
-            self._blocked_plan = BlockedPlan(self._batch, query_NQD.shape[1])
+            self._blocked_plan = BlockedPlan(self._batch, query_NQD.shape[1], query_NQD.dtype)
         return blocked_attention(query_NQD, key_NKD, value_NKD, self._blocked_plan)
 
 

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from mint.engine.batching import MicroBatch, Rows
 
-# Scores of one block, all heads together: 2 MiB in float32. Smaller ones stay in the second-level cache, but what each
-# call costs weighs more; measured from 2**17 to 2**19.
-_BLOCK_SCORES = 1 << 19
+# Scores of one block, all heads together, in the model's dtype. More leaves the processor's cache; with less, what each
+# call costs weighs more.
+_BLOCK_BYTES = 1 << 20
 # Query positions of one block of a causal row: fewer skip more of the unseen half, more make better matrix products.
 _CAUSAL_POSITIONS = 64
 
@@ -86,23 +86,24 @@ class _Prefix:
 
 
 class BlockedPlan:
-    """The tiles of a micro-batch, for a number of query heads; made once and used by every layer."""
+    """The tiles of a micro-batch, for queries of some number of heads and dtype; made once, used by every layer."""
 
-    def __init__(self, batch: MicroBatch, num_query_heads: int) -> None:
-        self.tiles = [tile for rows in batch.blocks for tile in _tiles(rows, num_query_heads)]
+    def __init__(self, batch: MicroBatch, num_query_heads: int, dtype: torch.dtype) -> None:
+        block_scores = _BLOCK_BYTES // (dtype.itemsize * num_query_heads)  # of each head
+        self.tiles = [tile for rows in batch.blocks for tile in _tiles(rows, block_scores)]
         self.prefixes = []
         for prefix in batch.prefixes:
-            step = max(1, _BLOCK_SCORES // (num_query_heads * (prefix.stop - prefix.start)))
+            step = max(1, block_scores // (prefix.stop - prefix.start))
             runs = [slice(i, min(i + step, prefix.end)) for i in range(prefix.stop, prefix.end, step)]
             self.prefixes.append(_Prefix(slice(prefix.start, prefix.stop), slice(prefix.stop, prefix.end), runs))
 
 
-def _tiles(rows: Rows, num_query_heads: int) -> Iterator[_Tile]:
-    """Rows of a block in tiles whose scores fit _BLOCK_SCORES; rows come longest first, so tiles are less padded."""
+def _tiles(rows: Rows, block_scores: int) -> Iterator[_Tile]:
+    """Rows of a block in tiles of at most so many scores a head; rows come longest first, so tiles are less padded."""
     first = 0
     while first < len(rows.lengths_B):
         width = int(rows.lengths_B[first])
-        count = max(1, _BLOCK_SCORES // (num_query_heads * min(width, _CAUSAL_POSITIONS) * width))
+        count = max(1, block_scores // (min(width, _CAUSAL_POSITIONS) * width))
         part = slice(first, first + count)
         yield _Tile(rows.index_BT[part, :width], rows.lengths_B[part])
         first += count
@@ -149,7 +150,11 @@ class _BlockedAttention(torch.autograd.Function):
         delta_NQ = (grads[0] * out_NQD).sum(-1, dtype=_exact(out_NQD.dtype))
         # Gradients of parts are added in float32.
         dtype = _exact(out_NQD.dtype) if plan.prefixes else out_NQD.dtype
-        totals = tuple(torch.empty(x.shape, dtype=dtype) for x in inputs)
+        totals = (
+            torch.empty(query_NQD.shape, dtype=dtype),
+            torch.empty(key_NKD.shape, dtype=dtype),
+            torch.empty(value_NKD.shape, dtype=dtype),
+        )
         grad_NQD, own_delta_NQ = _weighted(grads[0], delta_NQ, weights[0]) if weights else (grads[0], delta_NQ)
         for tile in plan.tiles:
             query, key, value = (tile.take(x, num_kv_heads) for x in inputs)
@@ -240,7 +245,9 @@ def _causal_gradient(
         query_part, key_part, value_part = _softmax_gradient(query, key, value, grad, delta_XM[:, queries], unseen)
         query_grads.append(query_part)
         if key_grad is None or value_grad is None:  # the last block sees every key
-            key_grad, value_grad = key_part.to(_exact(key_part.dtype)), value_part.to(_exact(value_part.dtype))
+            key_grad, value_grad = key_part, value_part
+            if keys.stop > _CAUSAL_POSITIONS:  # more blocks to add
+                key_grad, value_grad = key_part.to(_exact(key_part.dtype)), value_part.to(_exact(value_part.dtype))
         else:
             key_grad[:, keys] += key_part
             value_grad[:, keys] += value_part
