@@ -40,29 +40,31 @@ class KVCache:
         size = (self._shape.num_kv_heads, num_runs, num_positions, self._shape.head_dim)
         return torch.zeros(size, device=self._device, dtype=self._dtype)
 
-    def reserve(self, num_positions: int, exactly: bool = False) -> None:
-        """Make room for `num_positions` in every run; what is cached stays. `exactly`: without room to grow."""
-        if num_positions <= self.num_positions:
-            return
-        step = 1 if exactly else max(_STEP, self.num_positions // 8)
-        room = -(-num_positions // step) * step
-        for cache in (self.keys, self.values):
-            for i_layer, old in enumerate(cache):
-                cache[i_layer] = self._empty(self.num_runs, room)
-                cache[i_layer][:, :, : self.num_positions] = old
-        self.num_positions = room
+    def reserve(self, num_positions: int) -> None:
+        """Make room for `num_positions` in every run; what is cached stays."""
+        if num_positions > self.num_positions:
+            step = max(_STEP, self.num_positions // 8)
+            self.rearrange(np.arange(self.num_runs), -(-num_positions // step) * step)
 
-    def rearrange(self, source_R: np.ndarray) -> None:
-        """Run i becomes what run source_R[i] was; where that is -1, a run whose content does not matter."""
-        if len(source_R) == self.num_runs and (source_R == np.arange(self.num_runs)).all():
+    def rearrange(self, source_R: np.ndarray, num_positions: int) -> None:
+        """Run i becomes what the first `num_positions` of run source_R[i] were.
+
+        Where that is -1, it is a run whose content does not matter; positions that were not there are zero.
+        """
+        is_same = len(source_R) == self.num_runs and (source_R == np.arange(self.num_runs)).all()
+        if is_same and num_positions == self.num_positions:
             return
         index = torch.from_numpy(np.maximum(source_R, 0)).to(self._device)
+        kept = min(num_positions, self.num_positions) if self.num_runs else 0
         for cache in (self.keys, self.values):
             for i_layer, old in enumerate(cache):
-                is_new = self.num_runs == 0
                 # One layer after the other: old and new exist together for one layer only.
-                cache[i_layer] = self._empty(len(index), self.num_positions) if is_new else old.index_select(1, index)
-        self.num_runs = len(index)
+                cache[i_layer] = self._empty(len(index), num_positions)
+                if kept:
+                    cache[i_layer][:, :, :kept] = (
+                        old[:, :, :kept] if is_same else old[:, :, :kept].index_select(1, index)
+                    )
+        self.num_runs, self.num_positions = len(index), num_positions
 
     def write_runs(self, i_layer: int, runs: Tensor, source_RT: Tensor, key_NKD: Tensor, value_NKD: Tensor) -> None:
         """Set the first positions of `runs` to packed tokens: position t of the i-th to token source_RT[i, t]."""

@@ -42,10 +42,13 @@ class Prompt:
 
 
 class HasSlot(Protocol):
-    """What is arranged: a row with a prompt; slot is -1 until it has one."""
+    """What is arranged: a row with a prompt; slot is -1 until it has one. num_own: positions it has cached itself."""
 
     prompt: Prompt
     slot: int
+
+    @property
+    def num_own(self) -> int: ...
 
 
 R = TypeVar("R", bound=HasSlot)
@@ -77,8 +80,7 @@ class RowCache:
             common = _common_length([prompt.tokens_T for prompt in prompts])
             if common >= _MIN_COMMON:
                 self._common_T = prompts[0].tokens_T[:common].copy()
-                self._common.rearrange(np.array([-1]))
-                self._common.reserve(common, exactly=True)
+                self._common.rearrange(np.array([-1]), common)
         for prompt in prompts:
             begins = len(prompt.tokens_T) > len(self._common_T) and np.array_equal(
                 prompt.tokens_T[: len(self._common_T)], self._common_T
@@ -103,9 +105,9 @@ class RowCache:
             prompt.tiles = []
         for tile, prompt in enumerate(self._prompt_of_U):
             prompt.tiles.append(tile)
-        self._prompts.rearrange(source_U)
-        self._prompts.reserve(max(prompt.num_rest for prompt in prompts), exactly=True)
-        self._own.rearrange(source_S)
+        # What ended rows needed beyond the others goes.
+        self._prompts.rearrange(source_U, max(prompt.num_rest for prompt in prompts))
+        self._own.rearrange(source_S, min(self._own.num_positions, max(row.num_own for row in rows)))
         self._shared_places = [Place(self._prompts, np.asarray([prompt.num_rest for prompt in self._prompt_of_U]))]
         if len(self._common_T):
             common_U = np.asarray([prompt.num_common for prompt in self._prompt_of_U])

@@ -58,6 +58,11 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     stop_reason: str | None = None
 
+    @property
+    def num_own(self) -> int:
+        """Sampled tokens whose keys and values are cached: all but the newest, which is fed next."""
+        return max(len(self.tokens) - 1, 0)
+
 
 class Sampler:
     """Decodes for one fixed set of weights.

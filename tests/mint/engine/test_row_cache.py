@@ -131,3 +131,16 @@ def test_a_shared_prompt_is_stored_once(share: bool, most_positions: int) -> Non
     decode(cache, rows, torch.Generator().manual_seed(0))
     position_bytes = 2 * SHAPE.num_layers * SHAPE.num_kv_heads * SHAPE.head_dim * 4
     assert cache.num_bytes == most_positions * position_bytes
+
+
+def test_the_longest_row_leaves_no_room_behind() -> None:
+    """Else one long prompt would slow all that comes after it down, for as long as the sampler is busy."""
+    cache = RowCache(SHAPE, torch.device("cpu"), torch.float32, share=True)
+    generator = torch.Generator().manual_seed(0)
+    rows = add(cache, [], [[30] * 90, [31] * 5], [1, 1], [200, 200])
+    for _ in range(20):
+        decode(cache, rows, generator)
+    before = cache.num_bytes
+    rows = add(cache, rows[1:], [[32] * 5], [1], [200])
+    assert cache.num_bytes < before / 3
+    assert decode(cache, rows, generator) < 2e-6
