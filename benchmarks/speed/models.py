@@ -60,7 +60,8 @@ def make_model(name: str, root: Path) -> Path:
         bos_token_id=None,
     )
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(config).to(torch.bfloat16)
+    model = Qwen3ForCausalLM(config)
+    model.to(dtype=torch.bfloat16)  # type: ignore[call-arg]
     # transformers refuses token ids of the vocabulary that its generation config does not know how to end.
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=True

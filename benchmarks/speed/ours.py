@@ -155,7 +155,7 @@ def _dpo(side: Side) -> Measured:
             with meter.phase("reference"):
                 futures = [base.compute_logprobs(reply.model_input(), reply.num_scored) for reply in rendered_D]
                 reference_D = [
-                    float(sum(future.result()[-reply.num_scored :]))
+                    float(np.sum(np.asarray(future.result()[-reply.num_scored :], dtype=np.float64)))
                     for future, reply in zip(futures, rendered_D, strict=True)
                 ]
             roles = (Role.CHOSEN, Role.REJECTED) * len(pairs)

@@ -91,7 +91,7 @@ def prompts(path: Path, tokenizer: PreTrainedTokenizerBase, count: int, shared_p
     """
     questions = [row["question"] for row in _rows(path, 100 + count)]
     shots = [f"Question: {row['question']}\nAnswer: {row['answer']}\n\n" for row in _rows(path, 40)]
-    few_shot = tokenizer.decode(tokenizer("".join(shots)).input_ids[:shared_prefix]) if shared_prefix else ""
+    few_shot = str(tokenizer.decode(tokenizer("".join(shots)).input_ids[:shared_prefix]))
     return [_prompt_text(few_shot + question) for question in questions[100 : 100 + count]]
 
 

@@ -23,14 +23,14 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class ComputeOptions:
-    """Where and in what precision the base model runs. None means: chosen by `resolve`."""
+    """Where and in what precision the base model runs. None means chosen for the machine and the model."""
 
     device: str | None = None
     dtype: str | None = None
     fused_ops: bool = True
 
-    def resolve(self) -> tuple[torch.device, torch.dtype]:
-        """The device (CUDA, then MPS, then CPU) and dtype (bfloat16 on CUDA, float32 elsewhere) to use."""
+    def resolve_device(self) -> torch.device:
+        """The device to use: CUDA, then MPS, then CPU. InvalidRequest for one that is not there, and a wrong dtype."""
         name = self.device or ("cuda" if torch.cuda.is_available() else "mps" if _has_mps() else "cpu")
         try:
             device = torch.device(name)
@@ -40,8 +40,32 @@ class ComputeOptions:
             raise InvalidRequest(f"device={name!r}: this process sees no CUDA device; use device='cpu'")
         if self.dtype is not None and self.dtype not in DTYPES:
             raise InvalidRequest(f"dtype={self.dtype!r}: must be one of {', '.join(DTYPES)}")
-        dtype = DTYPES[self.dtype] if self.dtype else torch.bfloat16 if device.type == "cuda" else torch.float32
-        return device, dtype
+        return device
+
+    def resolve_dtype(self, config: Any) -> torch.dtype:
+        """The dtype of the frozen weights of a model with this config.
+
+        bfloat16 on CUDA; on a CPU that multiplies it in hardware, for models of _LARGE parameters that are stored so.
+        float32 elsewhere: in a small model the products are not what takes the time, and exactness is free.
+        """
+        if self.dtype:
+            return DTYPES[self.dtype]
+        device = self.resolve_device()
+        if device.type == "cuda":
+            return torch.bfloat16
+        is_large = config.num_hidden_layers * config.hidden_size * config.intermediate_size * 3 >= _LARGE
+        if device.type == "cpu" and is_large and config.dtype == torch.bfloat16 and _multiplies_bfloat16():
+            return torch.bfloat16
+        return torch.float32
+
+
+_LARGE = 50_000_000
+"""Weights in the MLPs, which are most of a model's."""
+
+
+def _multiplies_bfloat16() -> bool:
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 
 
 def _has_mps() -> bool:
@@ -91,7 +115,7 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
             f"base_model={name!r} is of type {config.model_type!r}: the embedded engine runs dense Qwen3 models "
             "(model_type 'qwen3'); use a remote server for others (base_url=...)"
         )
-    device, dtype = options.resolve()
+    device, dtype = options.resolve_device(), options.resolve_dtype(config)
     model = from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
     tokenizer = load_tokenizer(name)
     is_fused = device.type == "cpu" and options.fused_ops

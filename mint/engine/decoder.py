@@ -87,6 +87,11 @@ class Decoder:
         config = model.config
         _check_supported(config, model.model.rotary_emb.rope_type)
         model = model.to(device).requires_grad_(False).eval()
+
+        def own(weight: Tensor) -> Tensor:
+            # On a CPU the model's tensors are a file that is mapped as a whole, and stays so while one of them is used.
+            return weight.detach().clone() if device.type == "cpu" else weight
+
         shape = DecoderShape(
             config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
             config.head_dim, config.intermediate_size, config.vocab_size, config.max_position_embeddings,
@@ -96,18 +101,20 @@ class Decoder:
             attention, mlp = layer.self_attn, layer.mlp
             layers.append(
                 LayerWeights(
-                    input_norm_H=layer.input_layernorm.weight,
+                    input_norm_H=own(layer.input_layernorm.weight),
                     qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
-                    query_norm_D=attention.q_norm.weight,
-                    key_norm_D=attention.k_norm.weight,
-                    output=attention.o_proj.weight,
-                    mlp_norm_H=layer.post_attention_layernorm.weight,
+                    query_norm_D=own(attention.q_norm.weight),
+                    key_norm_D=own(attention.k_norm.weight),
+                    output=own(attention.o_proj.weight),
+                    mlp_norm_H=own(layer.post_attention_layernorm.weight),
                     gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-                    down=mlp.down_proj.weight,
+                    down=own(mlp.down_proj.weight),
                 )
             )
+        embedding, unembedding = own(model.model.embed_tokens.weight), model.lm_head.weight
+        is_tied = unembedding.data_ptr() == model.model.embed_tokens.weight.data_ptr()
         return cls(
-            shape, layers, model.model.embed_tokens.weight, model.lm_head.weight, model.model.norm.weight,
+            shape, layers, embedding, embedding if is_tied else own(unembedding), own(model.model.norm.weight),
             model.model.rotary_emb, config.rms_norm_eps, ops or PlainOps(),
         )  # fmt: skip
 

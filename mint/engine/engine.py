@@ -59,7 +59,7 @@ class Engine(Backend):
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._compute = ComputeOptions(options.device, options.dtype, options.fused_ops)
-        self._compute.resolve()  # a wrong device or dtype is an error now, not in the first request
+        self._compute.resolve_device()  # a wrong device or dtype is an error now, not in the first request
         self._store = CheckpointStore(options.home)
         self._models: dict[str, BaseModel] = {}
         self._tokenizers: dict[str, PreTrainedTokenizerBase] = {}

@@ -27,7 +27,7 @@ from mint.engine.pairs import Pairs
 from mint.engine.projection import Projection
 from mint.errors import NonFiniteError
 
-_KEPT_BUDGETS = 1.5
+_KEPT_BUDGETS = 2
 """Token budgets' worth of activations that a custom loss may hold; redoing a forward pass adds half to its cost."""
 
 

@@ -6,7 +6,7 @@ import torch
 
 from mint.engine.decoder import Decoder
 
-_CPU_ACTIVATION_BYTES = 2 * 2**30
+_CPU_ACTIVATION_BYTES = 2**29
 _GPU_ACTIVATION_FRACTION = 0.5
 _SMALLEST, _LARGEST = 256, 65536
 
@@ -15,14 +15,19 @@ def activation_bytes_per_token(decoder: Decoder) -> int:
     """Roughly what one token keeps for the backward pass: the inputs of every operation that needs them."""
     shape = decoder.shape
     query, kv = shape.num_query_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-    # Residual stream, two norms and their inputs; queries, keys and values before and after norm, rotation and
-    # padding; gate, up, their activation and product.
-    floats = 6 * shape.hidden + 6 * query + 10 * kv + 5 * shape.mlp_hidden
+    if decoder.device.type == "cpu":
+        # `fused_ops` keep the inputs of the two norms and what they return; queries, keys and values before and after
+        # norm and rotation, and what they attended to; gate, up and their product.
+        floats = 4 * shape.hidden + 3 * query + 4 * kv + 3 * shape.mlp_hidden
+    else:
+        # Residual stream, two norms and their inputs; queries, keys and values before and after norm, rotation and
+        # padding; gate, up, their activation and product.
+        floats = 6 * shape.hidden + 6 * query + 10 * kv + 5 * shape.mlp_hidden
     return shape.num_layers * floats * decoder.dtype.itemsize
 
 
 def default_token_budget(decoder: Decoder) -> int:
-    """As many tokens as fit 2 GiB of activations on a CPU, or half of what is free on a GPU."""
+    """As many tokens as fit 512 MiB of activations on a CPU, or half of what is free on a GPU."""
     available = _CPU_ACTIVATION_BYTES
     if decoder.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(decoder.device)

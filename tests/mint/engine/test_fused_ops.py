@@ -1,0 +1,185 @@
+"""FusedOps against PlainOps, values and gradients, and the memory setting that comes with it.
+
+Axes: _N tokens, _H hidden, _Q query heads, _K key/value heads, _D head dimension, _M MLP width.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import mint
+from mint.engine.base_model import ComputeOptions
+from mint.engine.fused_ops import FusedOps
+from mint.engine.layer_ops import LayerOps, LowRank, PlainOps, Rotation
+
+# More tokens than a block holds, so that several blocks and a shorter last one are tried.
+SIZES = st.sampled_from([1, 3, 64, 700])
+DTYPES = [torch.float32, torch.bfloat16]
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2}
+
+
+def assert_same(compute: Callable[[LayerOps], Sequence[Tensor]], leaves: Sequence[Tensor]) -> None:
+    """Both kinds of operation give the same values and gradients, relative to the largest of each tensor."""
+    found, expected = ([*compute(ops)] for ops in (FusedOps(), PlainOps()))
+    slopes = [torch.randn_like(y) for y in expected]
+    found += torch.autograd.grad(found, leaves, slopes)
+    expected += torch.autograd.grad(expected, leaves, slopes)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        scale = theirs.float().abs().max().item() or 1.0
+        assert (ours.float() - theirs.float()).abs().max().item() <= TOLERANCE[leaves[0].dtype] * scale
+
+
+def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape).to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=10, deadline=None)
+@given(num_tokens=SIZES, seed=st.integers(0, 99))
+def test_norm(dtype: torch.dtype, num_tokens: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    x_NH, weight_H = leaf(num_tokens, 640, dtype=dtype), torch.rand(640).to(dtype)
+    assert_same(lambda ops: [ops.norm(x_NH, weight_H, 1e-6)], [x_NH])
+
+
+def test_norm_of_worked_numbers() -> None:
+    """x = (3, 4): mean square 12.5, so y = x / sqrt(12.5); dy0/dx is (1 / rms) (1 - 9/25, -12/25)."""
+    x_NH = torch.tensor([[3.0, 4.0]], requires_grad=True)
+    y_NH = FusedOps().norm(x_NH, torch.ones(2), 0.0)
+    rms = math.sqrt(12.5)
+    torch.testing.assert_close(y_NH, torch.tensor([[3 / rms, 4 / rms]]))
+    (gradient_NH,) = torch.autograd.grad(y_NH[0, 0], x_NH)
+    torch.testing.assert_close(gradient_NH, torch.tensor([[(1 - 9 / 25) / rms, -12 / 25 / rms]]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@settings(max_examples=10, deadline=None)
+@given(num_tokens=SIZES, seed=st.integers(0, 99))
+def test_gated(dtype: torch.dtype, num_tokens: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    gate_up = leaf(num_tokens, 2 * 768, dtype=dtype)
+    assert_same(lambda ops: [ops.gated(gate_up)], [gate_up])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("num_query_heads", "num_kv_heads"), [(4, 2), (3, 3), (6, 1)])
+@settings(max_examples=5, deadline=None)
+@given(num_tokens=SIZES, seed=st.integers(0, 99))
+def test_heads(dtype: torch.dtype, num_query_heads: int, num_kv_heads: int, num_tokens: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    head_dim = 32
+    qkv = leaf(num_tokens, (num_query_heads + 2 * num_kv_heads) * head_dim, dtype=dtype)
+    norms = [torch.rand(head_dim).to(dtype) + 0.5 for _ in range(2)]
+    angles = torch.rand(num_tokens, 1, head_dim // 2) * 100
+    rotation = Rotation(*(torch.cat([half, half], dim=-1).to(dtype) for half in (angles.cos(), angles.sin())))
+    query_norm, key_norm = norms
+    assert_same(lambda ops: ops.heads(qkv, query_norm, key_norm, num_query_heads, rotation, 1e-6), [qkv])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("widths", [(), (96,), (96, 32), (64, 32, 32)])
+@settings(max_examples=5, deadline=None)
+@given(num_tokens=SIZES, seed=st.integers(0, 99))
+def test_linear(dtype: torch.dtype, widths: tuple[int, ...], num_tokens: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    x, weight = leaf(num_tokens, 80, dtype=dtype), torch.randn(sum(widths) or 128, 80).to(dtype)
+    a, bs = leaf(len(widths) * 4, 80), tuple(leaf(width, 4) for width in widths)
+    lora = LowRank(a, bs, scale=2.0) if widths else None
+    assert_same(lambda ops: [ops.linear(x, weight, lora)], [x, *((a, *bs) if widths else ())])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_rows", [1, 8, 128, 129])
+def test_linear_without_gradient_takes_packed_weights(dtype: torch.dtype, num_rows: int) -> None:
+    torch.manual_seed(0)
+    x, weight, ops = torch.randn(num_rows, 64).to(dtype), torch.randn(96, 64).to(dtype), FusedOps()
+    with torch.no_grad():
+        for _ in range(2):  # packed, then from the pack
+            found, expected = (own.linear(x, weight, None) for own in (ops, PlainOps()))
+            scale = expected.float().abs().max().item()
+            assert (found.float() - expected.float()).abs().max().item() <= TOLERANCE[dtype] * scale
+    assert len(ops._packed) == (num_rows <= 128)
+
+
+def test_first_layer_computes_no_gradient_that_nobody_asks_for() -> None:
+    x, weight = torch.randn(5, 8), torch.randn(6, 8)
+    a, b = leaf(2, 8), leaf(6, 2)
+    FusedOps().linear(x, weight, LowRank(a, (b,), 1.0)).sum().backward()
+    assert x.grad is None and a.grad is not None and b.grad is not None
+
+
+def test_the_switch_gives_the_same_training(mint_home: Path) -> None:
+    tokens = list(range(10, 40))
+    arrays = {"target_tokens": np.asarray(tokens[1:]), "weights": np.ones(29, dtype=np.float32)}
+    datum = mint.types.Datum(
+        model_input=mint.types.ModelInput.from_ints(tokens[:-1]),
+        loss_fn_inputs={name: mint.types.TensorData.from_numpy(array) for name, array in arrays.items()},
+    )
+    losses: list[float] = []
+    for fused_ops in (True, False):
+        service = mint.ServiceClient(home=str(mint_home), fused_ops=fused_ops)
+        client = service.create_lora_training_client("mint-tiny", rank=4, seed=0)
+        for _ in range(3):
+            output = client.forward_backward([datum], "cross_entropy").result()
+            client.optim_step(mint.types.AdamParams(learning_rate=1e-3)).result()
+            losses.append(output.metrics["loss:sum"])
+    assert losses[:3] == pytest.approx(losses[3:], abs=1e-3)
+    assert losses[2] < losses[0]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is glibc's")
+def test_freed_memory_is_used_again_without_new_pages() -> None:
+    """Every block of 80 MB costs 19,531 page faults by default; with reuse and large pages the later ones cost few."""
+    program = """
+import resource, torch
+from mint.engine.host_memory import keep_freed_memory
+assert keep_freed_memory()
+def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    before = faults()
+    torch.ones(20_000_000)
+    print(faults() - before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[-1]) < 2000
+
+
+class _Config:
+    def __init__(self, hidden_size: int, dtype: torch.dtype) -> None:
+        self.hidden_size, self.dtype = hidden_size, dtype
+        self.num_hidden_layers, self.intermediate_size = 28, 3 * hidden_size
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden", "stored", "has_instructions", "expected"),
+    [
+        (ComputeOptions("cpu"), 1024, torch.bfloat16, True, torch.bfloat16),
+        (ComputeOptions("cpu"), 1024, torch.bfloat16, False, torch.float32),
+        (ComputeOptions("cpu"), 1024, torch.float32, True, torch.float32),
+        (ComputeOptions("cpu"), 128, torch.bfloat16, True, torch.float32),
+        (ComputeOptions("cpu", "float32"), 1024, torch.bfloat16, True, torch.float32),
+        (ComputeOptions("cpu", "bfloat16"), 128, torch.float32, False, torch.bfloat16),
+    ],
+)
+def test_dtype_is_chosen_for_model_and_processor(
+    options: ComputeOptions,
+    hidden: int,
+    stored: torch.dtype,
+    has_instructions: bool,
+    expected: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mint.engine.base_model._multiplies_bfloat16", lambda: has_instructions)
+    assert options.resolve_dtype(_Config(hidden, stored)) == expected
