@@ -129,16 +129,15 @@ def roofline(bench: Bench) -> dict[str, Any]:
 
 
 def scaling(bench: Bench, counts: Sequence[int] = (4, 8, 16, 32, 64)) -> dict[str, Any]:
-    """Seconds per 1,000 tokens for so many conversations, and for so many rows; multiples of four."""
-    every = bench.datums(4)
-    # The same four conversations again and again, so that only the amount grows.
-    training = [bench.train_seconds(every * (count // 4), 2) for count in counts]
+    """Seconds per 1,000 tokens for so many conversations, and for so many rows."""
+    datums = bench.datums(max(counts))
+    tokens = [sum(datum.model_input.length for datum in datums[:count]) for count in counts]
+    training = [bench.train_seconds(datums[:count], 2) for count in counts]
     sampling = [bench.sample_seconds(1, count, 32) for count in counts]
-    tokens = sum(datum.model_input.length for datum in every)
     return {
         "conversations": list(counts),
         "seconds_per_1000_trained_tokens": [
-            round(1000 * seconds / (tokens * count / 4), 3) for count, seconds in zip(counts, training, strict=True)
+            round(1000 * seconds / num, 3) for seconds, num in zip(training, tokens, strict=True)
         ],
         "seconds_per_1000_sampled_tokens": [
             round(1000 * seconds / (32 * count), 3) for count, seconds in zip(counts, sampling, strict=True)

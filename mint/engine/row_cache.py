@@ -1,6 +1,7 @@
 """The keys and values of all rows being decoded: what prompts begin with, prompts, and each row's own tokens.
 
-Axes: _U tiles, _S slots (see `prompt_tiles`), _B rows, _T positions, _N packed prompt tokens, _H hidden.
+Axes: _U tiles, _S slots (see `prompt_tiles`), _B rows, _T positions, _N packed prompt tokens, _H hidden, _K key/value
+heads, _D head dimension.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Drawing one token per row from logits, reproducibly and with the logprob of the distribution it was drawn from.
 
-Axes: _B rows (sequences being decoded), _V vocabulary, _M blocks of the vocabulary, _k tokens of a block.
+Axes: _B rows (sequences being decoded), _V vocabulary, _M blocks of the vocabulary, _k tokens of a block, _X blocks or
+tokens.
 """
 
 from __future__ import annotations

@@ -140,9 +140,10 @@ def total(data: Any, logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[s
 
 def test_only_so_many_activations_are_kept(monkeypatch, mint_home, tiny_model_dir):
     """Three micro-batches of 40; 1.5 budgets hold one, which comes last and is not run again."""
+    monkeypatch.setattr(forward, "_KEPT_BUDGETS", {"cpu": 1.5})
     watch = run_on_six(monkeypatch, mint_home, tiny_model_dir, total)
     assert watch.forwards == [(40, False), (40, False), (40, True), (40, True), (40, True)]
-    monkeypatch.setattr(forward, "_KEPT_BUDGETS", 3)
+    monkeypatch.setattr(forward, "_KEPT_BUDGETS", {"cpu": 3})
     assert run_on_six(monkeypatch, mint_home, tiny_model_dir, total).forwards[:3] == [(40, True)] * 3
 
 
