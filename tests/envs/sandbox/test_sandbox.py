@@ -101,6 +101,7 @@ async def test_an_interpreter_that_dies_is_replaced() -> None:
     sandbox = Sandbox(ANY_LEVEL)
     first = sandbox._idle[0]
     first._process.kill()
+    first._process.wait()  # dead, not dying: until then it may still answer
     assert (await sandbox.run("", ["6 * 7"])).calls[0].value == 42
     assert first not in sandbox._idle and len(sandbox._idle) == 1
     sandbox.close()
