@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -101,7 +102,10 @@ async def test_an_interpreter_that_dies_is_replaced() -> None:
     sandbox = Sandbox(ANY_LEVEL)
     first = sandbox._idle[0]
     first._process.kill()
-    first._process.wait()  # dead, not dying: until then it may still answer
+    # The process that answers ends with the one that was killed, a moment later; its end of the pipe says when.
+    hung_up = select.poll()
+    hung_up.register(first._process.stdout, 0)
+    assert hung_up.poll(10_000)
     assert (await sandbox.run("", ["6 * 7"])).calls[0].value == 42
     assert first not in sandbox._idle and len(sandbox._idle) == 1
     sandbox.close()
