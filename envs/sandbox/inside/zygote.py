@@ -11,6 +11,7 @@ import importlib
 import json
 import os
 import platform
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -90,17 +91,30 @@ def _try_in_child(action: Callable[[], None]) -> None:
 
 def _fork_supervisor(requests: int, replies: int, level: str) -> bool:
     """Have one request served by a fresh process; False when there are no more."""
+    alive, held = os.pipe()  # The end that is held closes with this process.
     supervisor = os.fork()
     if supervisor == 0:
         status = 2  # should it end in an exception
         try:
+            os.close(held)
             if level != "limits":
                 libc.die_with_parent(signal.SIGKILL)
+            if _has_hung_up(alive):  # the parent died before it could be asked to take this process along
+                os._exit(status)
+            os.close(alive)
             status = 0 if serve_one(requests, replies, level) else 1
         finally:
             os._exit(status)
+    os.close(alive)
     _, status = os.waitpid(supervisor, 0)
+    os.close(held)
     return status == 0
+
+
+def _has_hung_up(reader: int) -> bool:
+    poll = select.poll()
+    poll.register(reader, 0)
+    return bool(poll.poll(0))
 
 
 def _reply(replies: int, content: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -102,8 +101,8 @@ def test_a_sandbox_serves_several_event_loops() -> None:
 async def test_an_interpreter_that_dies_is_replaced() -> None:
     sandbox = Sandbox(ANY_LEVEL)
     first = sandbox._idle[0]
-    # Its whole group: where it is just forking the process that answers, that one would outlive it by a request.
-    os.killpg(first._process.pid, signal.SIGKILL)
+    first._process.kill()
+    # The process that answers ends with the one that was killed, also where it was just being forked.
     hung_up = select.poll()
     hung_up.register(first._process.stdout, 0)
     assert hung_up.poll(10_000)
