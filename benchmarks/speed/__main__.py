@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks.speed import ours, peer_grpo, peer_training
-from benchmarks.speed.measure import Measured, median
+from benchmarks.speed.measure import Measured
 from benchmarks.speed.models import SHAPES, make_model
 
 _UNITS = {
@@ -55,7 +56,7 @@ def summary(measured: Measured, unit: str) -> dict[str, Any]:
     """The figures of one process."""
     seconds = sum(measured.step_seconds)
     figures = {
-        "step_seconds": round(median(measured.step_seconds), 4),
+        "step_seconds": round(statistics.median(measured.step_seconds), 4),
         f"{unit}_per_second": round(getattr(measured, unit) / seconds, 2),
         "phases": {name: round(value / seconds, 3) for name, value in measured.phases.items()},
         "memory_mib": measured.memory_mib,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -79,11 +78,6 @@ class Meter:
             above_model_mib=round(peak - self._model_mib, 1),
             **counts,
         )
-
-
-def median(values: list[float]) -> float:
-    """The median."""
-    return statistics.median(values)
 
 
 def _status_mib(field_name: str) -> float:

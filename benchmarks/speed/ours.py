@@ -1,13 +1,12 @@
 """Our side of the speed rows: the stages' own datums and losses through the public API, on the embedded engine.
 
-    python -m benchmarks.speed.ours KIND MODEL_FOLDER DATA VARIANT [--steps 5] [--warmup 1]
+    python -m benchmarks.speed.ours KIND MODEL_FOLDER DATA VARIANT [--steps 3] [--warmup 1]
 
 Axes: _P problems, _G group members, _D datums, _T tokens.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ import numpy as np
 import mint
 from benchmarks.speed import workloads
 from benchmarks.speed.measure import Measured, Meter
-from benchmarks.speed.workloads import LEARNING_RATE, LORA_RANK, SIZES, Pair, Sizes
+from benchmarks.speed.side_command import print_one
+from benchmarks.speed.workloads import LEARNING_RATE, LORA_RANK, Pair, Sizes
 from mint import types
 from recipe.preference.dpo.config import LossConfig
 from recipe.preference.dpo.examples import ExampleReply, Role
@@ -37,9 +37,6 @@ T = TypeVar("T")
 VARIANTS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
-    "as_chosen": {},
-    "float32_unshared": {"dtype": "float32", "share_prefixes": False},
-    "bfloat16_unshared": {"dtype": "bfloat16", "share_prefixes": False},
 }
 _ADAM = types.AdamParams(learning_rate=LEARNING_RATE, grad_clip_norm=1.0)
 _KINDS = ("sft", "preference", "dpo", "grpo", "grpo_prefix")
@@ -65,7 +62,7 @@ class Side:
     def train(self, batches: Sequence[tuple[list[types.Datum], Callable[[], Any]]], num_pairs: int = 0) -> Measured:
         """One optimizer step per batch, each submitted as the stages do: the loss, and the step right behind it."""
         meter = Meter(self.warmup)
-        for datums_D, forward_backward in batches:
+        for _, forward_backward in batches:
             with meter.step():
                 loss = forward_backward()
                 step = self.client.optim_step(_ADAM)
@@ -73,7 +70,6 @@ class Side:
                     loss.result()
                 with meter.phase("optim_step"):
                     step.result()
-            del datums_D
         counted = [datums_D for datums_D, _ in batches[self.warmup :]]
         tokens = sum(datum.model_input.length for datums_D in counted for datum in datums_D)
         return meter.measured(tokens=tokens, pairs=num_pairs * self.steps)
@@ -235,19 +231,5 @@ def _training_sequence(prompt_T: list[int], reply: types.SampledSequence, advant
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Measure one variant of one row and print it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=_KINDS)
-    parser.add_argument("model_folder", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("variant", choices=list(VARIANTS))
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=1)
-    options = parser.parse_args(argv)
-    sizes = SIZES[options.model_folder.name]
-    run(options.kind, options.model_folder, options.data, options.variant, sizes, options.steps, options.warmup).print()
-
-
 if __name__ == "__main__":
-    main()
+    print_one(__doc__, _KINDS, VARIANTS, run)

@@ -22,7 +22,6 @@ Axes: _N samples of one step, _T tokens of one sequence.
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from contextlib import AbstractContextManager
@@ -35,7 +34,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase, TrainerC
 
 from benchmarks.speed import workloads
 from benchmarks.speed.measure import Measured, Meter
-from benchmarks.speed.workloads import SIZES, Sizes
+from benchmarks.speed.side_command import print_one
+from benchmarks.speed.workloads import Sizes
 
 SHARED_PREFIX = {"grpo": 0, "grpo_prefix": 512}
 _PAGE_TOKENS = 64
@@ -264,19 +264,5 @@ def _sample_under(trainer: Any, meter: Meter, samples: Samples) -> None:
     trainer._generate_single_turn = timed
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Print what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=list(SHARED_PREFIX))
-    parser.add_argument("model_folder", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("variant", choices=list(VARIANTS))
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--warmup", type=int, default=1)
-    options = parser.parse_args(argv)
-    sizes = SIZES[options.model_folder.name]
-    run(options.kind, options.model_folder, options.data, options.variant, sizes, options.steps, options.warmup).print()
-
-
 if __name__ == "__main__":
-    main()
+    print_one(__doc__, SHARED_PREFIX, VARIANTS, run)

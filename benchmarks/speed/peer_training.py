@@ -1,7 +1,7 @@
 """TRL's side of the training rows: SFTTrainer, RewardTrainer and DPOTrainer on the same token ids.
 
     pip install -c constraints.txt -e '.[peer]'
-    python -m benchmarks.speed.peer_training KIND MODEL_FOLDER DATA VARIANT [--steps 5 --warmup 2]
+    python -m benchmarks.speed.peer_training KIND MODEL_FOLDER DATA VARIANT [--steps 3 --warmup 1]
 
 MODEL_FOLDER is one that `models` made; DATA holds gsm8k_train.jsonl and preference_pairs.jsonl. The last line printed
 is `Measured` as JSON. A variant is one way to run TRL; `BEST` names those worth a row on a processor. In all of them
@@ -13,7 +13,6 @@ Axes: _B sequences or pairs of a batch, _T tokens.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,11 +26,11 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, TrainerCallback
 
 from benchmarks.speed.measure import Measured, Meter
+from benchmarks.speed.side_command import print_one
 from benchmarks.speed.workloads import (
     LEARNING_RATE,
     LORA_ALPHA,
     LORA_RANK,
-    SIZES,
     Sizes,
     conversations,
     load_tokenizer,
@@ -329,20 +328,5 @@ def _timed(meter: Meter, name: str, call: Callable[..., Any]) -> Callable[..., A
     return timed
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Print what one variant measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("model_folder", type=Path)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("variant", choices=list(VARIANTS))
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--warmup", type=int, default=2)
-    options = parser.parse_args(argv)
-    sizes = SIZES[options.model_folder.name]
-    arguments = (options.model_folder, options.data, options.variant, sizes, options.steps, options.warmup)
-    run(options.kind, *arguments).print()
-
-
 if __name__ == "__main__":
-    main()
+    print_one(__doc__, KINDS, VARIANTS, run)

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mint.engine.adapters import LayerLora, LoraWeights
 from mint.engine.decoder_shape import DecoderShape
-from mint.engine.layer_ops import LayerOps, LowRank, PlainOps, Rotation
+from mint.engine.layer_ops import LayerOps, LowRank, Rotation
 from mint.errors import InvalidRequest
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -82,8 +82,8 @@ class Decoder:
         return sum(tensor.numel() for tensor in tensors)
 
     @classmethod
-    def from_transformers(cls, model: Any, device: torch.device, ops: LayerOps | None = None) -> Decoder:
-        """Take the weights of a `Qwen3ForCausalLM`; the module itself is not kept. ops: `PlainOps` unless given."""
+    def from_transformers(cls, model: Any, device: torch.device, ops: LayerOps) -> Decoder:
+        """Take the weights of a `Qwen3ForCausalLM`; the module itself is not kept."""
         config = model.config
         _check_supported(config, model.model.rotary_emb.rope_type)
         model = model.to(device).requires_grad_(False).eval()
@@ -115,7 +115,7 @@ class Decoder:
         is_tied = unembedding.data_ptr() == model.model.embed_tokens.weight.data_ptr()
         return cls(
             shape, layers, embedding, embedding if is_tied else own(unembedding), own(model.model.norm.weight),
-            model.model.rotary_emb, config.rms_norm_eps, ops or PlainOps(),
+            model.model.rotary_emb, config.rms_norm_eps, ops,
         )  # fmt: skip
 
     def hidden_states(

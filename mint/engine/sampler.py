@@ -89,10 +89,6 @@ class Sampler:
         decoder = self._model.decoder
         return RowCache(decoder.shape, decoder.device, decoder.dtype, self._share_prefixes)
 
-    @property
-    def is_idle(self) -> bool:
-        return not self._waiting and not self._rows
-
     def add(self, job: SampleJob) -> None:
         """Queue a job; it starts with the next step that has room."""
         self._waiting.append(job)
