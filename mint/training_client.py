@@ -73,8 +73,8 @@ class TrainingClient(Ready):
         """Like `forward_backward` for any loss of the logprobs, which may couple datums.
 
         loss_fn(data, logprobs) gets one tensor of shape (N,) per datum that carries gradient, and returns (scalar loss,
-        metrics). It runs in the engine's thread. One that reads weighted tokens only can say so, and is then given no
-        others: `mint.custom_losses.reads_weighted_tokens`.
+        metrics). It runs in the engine's thread. What it reads and couples it can say, for less work and memory:
+        `mint.custom_losses`.
         """
         return self._backend.forward_backward_custom(self.model_id, data, loss_fn)
 

@@ -5,6 +5,8 @@
     python -m benchmarks.speed.machine concurrency MODEL --data FOLDER
 
 roofline: the rate of one large matrix product and of reading memory, and what training and decoding achieve of them.
+The product is measured twice: at its best, and for as long as a training pass takes, in turn with training, because no
+processor keeps up its best for long.
 Training counts four operations per frozen weight and token (forward, and the gradient of the activations; frozen
 weights have none) and for the vocabulary only the tokens that carry loss; adapters and attention count nothing.
 Decoding counts one reading of all weights per token and batch. scaling: seconds from 1 to 16 times the tokens.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -33,9 +36,10 @@ from recipe.supervised.data import datum_from_model_input_weights
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def best_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
+def best_seconds(call: Callable[[], Any], repeats: int = 3, warmup: bool = True) -> float:
     """The fastest of some calls, after one that warms up."""
-    call()
+    if warmup:
+        call()
     times = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -44,15 +48,26 @@ def best_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
     return min(times)
 
 
-def product_rate(dtype: torch.dtype) -> float:
-    """Operations per second of the faster of PyTorch's two float32 products, or of its bfloat16 one."""
-    size = 2048
-    x, weight = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
-    seconds = [best_seconds(lambda: torch.nn.functional.linear(x, weight), 5)]
-    if torch.backends.mkldnn.is_available():
-        product = torch.ops.mkldnn._linear_pointwise
-        seconds.append(best_seconds(lambda: product(x, weight, None, "none", [], ""), 5))
-    return 2 * size**3 / min(seconds)
+class Product:
+    """One large matrix product, by the faster of PyTorch's two means."""
+
+    def __init__(self, dtype: torch.dtype, size: int = 2048) -> None:
+        x, weight = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+        calls = [lambda: torch.nn.functional.linear(x, weight)]
+        if torch.backends.mkldnn.is_available():
+            calls.append(lambda: torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], ""))
+        self._operations = 2 * size**3
+        seconds = [best_seconds(call, 5) for call in calls]
+        self._call = calls[seconds.index(min(seconds))]
+        self.best_rate = self._operations / min(seconds)
+
+    def sustained_rate(self, seconds: float) -> float:
+        """Operations per second over so long a time."""
+        started, count = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - started) < seconds or count == 0:
+            self._call()
+            count += 1
+        return self._operations * count / elapsed
 
 
 def read_rate() -> float:
@@ -81,9 +96,9 @@ class Bench:
             for example in workloads.conversations(self.data, self.tokenizer, count)
         ]
 
-    def train_seconds(self, datums: list[types.Datum], repeats: int = 3) -> float:
+    def train_seconds(self, datums: list[types.Datum], repeats: int = 3, warmup: bool = True) -> float:
         """One forward and backward pass over the datums."""
-        return best_seconds(lambda: self.client.forward_backward(datums, "cross_entropy").result(), repeats)
+        return best_seconds(lambda: self.client.forward_backward(datums, "cross_entropy").result(), repeats, warmup)
 
     def sample_seconds(self, num_requests: int, num_samples: int, max_tokens: int) -> float:
         """Concurrent requests for the same prompt."""
@@ -103,21 +118,29 @@ class Bench:
 def roofline(bench: Bench) -> dict[str, Any]:
     """Rates of the machine, and of training and decoding."""
     dtype = _DTYPES[bench.dtype]
-    peak, bandwidth = product_rate(dtype), read_rate()
+    product, bandwidth = Product(dtype), read_rate()
     datums = bench.datums(bench.sizes.conversations)
     num_tokens = sum(datum.model_input.length for datum in datums)
     num_loss_tokens = sum(float(datum.loss_fn_inputs["weights"].to_numpy().sum()) for datum in datums)
     vocabulary = bench.facts.vocab_size * bench.facts.hidden
     layers = bench.facts.num_parameters - vocabulary
     operations = 4 * layers * num_tokens + 4 * vocabulary * num_loss_tokens
-    achieved = operations / bench.train_seconds(datums)
+    bench.train_seconds(datums, 1)
+    shares, sustained, training = [], [], []
+    for _ in range(3):
+        training.append(operations / bench.train_seconds(datums, 1, warmup=False))
+        sustained.append(product.sustained_rate(operations / training[-1]))
+        shares.append(training[-1] / sustained[-1])
+    achieved = statistics.median(training)
     rows, steps = bench.sizes.problems * bench.sizes.group_size, 32
     per_step = bench.sample_seconds(1, rows, steps) / steps
     weight_bytes = bench.facts.num_parameters * dtype.itemsize
     return {
-        "product_gflops": round(peak / 1e9, 1),
+        "best_product_gflops": round(product.best_rate / 1e9, 1),
+        "sustained_product_gflops": round(statistics.median(sustained) / 1e9, 1),
         "training_gflops": round(achieved / 1e9, 1),
-        "training_share": round(achieved / peak, 3),
+        "training_share_of_best": round(achieved / product.best_rate, 3),
+        "training_share_of_sustained": round(statistics.median(shares), 3),
         "trained_tokens_per_second": round(num_tokens * achieved / operations, 1),
         "read_gb_per_second": round(bandwidth / 1e9, 1),
         "decoding_gb_per_second": round(weight_bytes / per_step / 1e9, 1),

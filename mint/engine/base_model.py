@@ -45,7 +45,7 @@ class ComputeOptions:
     def resolve_dtype(self, config: Any) -> torch.dtype:
         """The dtype of the frozen weights of a model with this config.
 
-        bfloat16 on CUDA; on a CPU that multiplies it in hardware, for models of _LARGE parameters that are stored so.
+        bfloat16 on CUDA; on a CPU that multiplies it in hardware, for large models that are stored so.
         float32 elsewhere: in a small model the products are not what takes the time, and exactness is free.
         """
         if self.dtype:
@@ -53,14 +53,14 @@ class ComputeOptions:
         device = self.resolve_device()
         if device.type == "cuda":
             return torch.bfloat16
-        is_large = config.num_hidden_layers * config.hidden_size * config.intermediate_size * 3 >= _LARGE
-        if device.type == "cpu" and is_large and config.dtype == torch.bfloat16 and _multiplies_bfloat16():
+        if device.type == "cpu" and _is_large(config) and config.dtype == torch.bfloat16 and _multiplies_bfloat16():
             return torch.bfloat16
         return torch.float32
 
 
-_LARGE = 50_000_000
-"""Weights in the MLPs, which are most of a model's."""
+def _is_large(config: Any) -> bool:
+    """Whether products take most of the time: by the weights of the MLPs, which are most of a model's."""
+    return config.num_hidden_layers * config.hidden_size * config.intermediate_size * 3 >= 50_000_000
 
 
 def _multiplies_bfloat16() -> bool:
@@ -116,11 +116,11 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
             "(model_type 'qwen3'); use a remote server for others (base_url=...)"
         )
     device, dtype = options.resolve_device(), options.resolve_dtype(config)
-    model = from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
-    tokenizer = load_tokenizer(name)
     is_fused = device.type == "cpu" and options.fused_ops
     if is_fused:
-        keep_freed_memory()
+        keep_freed_memory(_is_large(config))
+    model = from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
+    tokenizer = load_tokenizer(name)
     ops = FusedOps() if is_fused else PlainOps()
     return BaseModel(
         name, Decoder.from_transformers(model, device, ops), tokenizer, _eos_token_ids(name, config, tokenizer)

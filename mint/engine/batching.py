@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from mint.engine.coupling import connected
 from mint.engine.prefix_tree import PrefixNode, shared_prefixes
 
 # Rows join an attention block while they are at least this fraction of its longest row.
@@ -80,15 +81,17 @@ class _Member:
 
 
 def plan_micro_batches(
-    sequences: Sequence[np.ndarray], token_budget: int, share_prefixes: bool = True
-) -> list[MicroBatch]:
+    sequences: Sequence[np.ndarray], token_budget: int, share_prefixes: bool = True,
+    groups: Sequence[int] | None = None,
+) -> list[MicroBatch]:  # fmt: skip
     """Split token sequences into micro-batches of at most `token_budget` packed tokens (one sequence at least).
 
-    The plan depends on the sequences and their order alone.
+    Sequences with the same entry in `groups` stay together where they fit. The plan depends on the sequences, their
+    order and their groups alone.
     """
     lengths = [len(sequence) for sequence in sequences]
     root = shared_prefixes(sequences) if share_prefixes else PrefixNode(0, sequence_ids=list(range(len(sequences))))
-    packer = _Packer(lengths, token_budget)
+    packer = _Packer(lengths, token_budget, groups)
     packer.place(packer.measured(root), ())
     return [_micro_batch(sequences, members) for members in packer.finished()]
 
@@ -100,6 +103,7 @@ class _Unit:
     num_tokens: int
     longest: int
     first_id: int
+    groups: frozenset[int]
     node: PrefixNode | None = None
     parts: list[_Unit] = field(default_factory=list)
 
@@ -107,8 +111,9 @@ class _Unit:
 class _Packer:
     """Fills micro-batches in the order of the tree, so that what shares a prefix stays together where it fits."""
 
-    def __init__(self, lengths: Sequence[int], token_budget: int) -> None:
+    def __init__(self, lengths: Sequence[int], token_budget: int, groups: Sequence[int] | None) -> None:
         self._lengths = lengths
+        self._groups = groups
         self._budget = token_budget
         self._batches: list[list[_Member]] = []
         self._clear()
@@ -129,13 +134,15 @@ class _Packer:
         self._clear()
 
     def measured(self, node: PrefixNode, depth_above: int = 0) -> _Unit:
-        """The node as a unit, its parts in the order they are placed: the longest first, so that rows pad little."""
+        """The node as a unit. Parts that have a group in common become one, which adds nothing to the prefix."""
         parts = [self.measured(child, node.depth) for child in node.children]
-        parts += [_Unit(self._lengths[i] - node.depth, self._lengths[i], i) for i in node.sequence_ids]
-        parts.sort(key=lambda part: (-part.longest, part.first_id))
-        num_tokens = node.depth - depth_above + sum(part.num_tokens for part in parts)
-        longest = max((part.longest for part in parts), default=0)
-        return _Unit(num_tokens, longest, min((part.first_id for part in parts), default=0), node, parts)
+        for i in node.sequence_ids:
+            groups = frozenset() if self._groups is None else frozenset([self._groups[i]])
+            parts.append(_Unit(self._lengths[i] - node.depth, self._lengths[i], i, groups))
+        if self._groups is not None:
+            runs = connected(parts, lambda part: part.groups)
+            parts = [run[0] if len(run) == 1 else _unit(PrefixNode(node.depth), 0, run) for run in runs]
+        return _unit(node, node.depth - depth_above, parts)
 
     def place(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> None:
         """Add a unit whole if it fits what is left or a new micro-batch, else part by part, the prefix repeated."""
@@ -145,7 +152,7 @@ class _Packer:
             self._flush()
             self._add(unit, path)
         else:
-            below = (*path, unit.node) if unit.node.depth else path
+            below = _below(unit.node, path)
             for part in unit.parts:
                 self.place(part, below)
 
@@ -165,9 +172,24 @@ def _members(unit: _Unit, path: tuple[PrefixNode, ...]) -> Iterator[_Member]:
     if unit.node is None:
         yield _Member(unit.first_id, path)
         return
-    below = (*path, unit.node) if unit.node.depth else path
+    below = _below(unit.node, path)
     for part in unit.parts:
         yield from _members(part, below)
+
+
+def _unit(node: PrefixNode, num_new: int, parts: list[_Unit]) -> _Unit:
+    """A prefix that adds so many tokens, with what continues it, in the order of placing: the longest first, so that
+    rows pad little."""
+    parts = sorted(parts, key=lambda part: (-part.longest, part.first_id))
+    num_tokens = num_new + sum(part.num_tokens for part in parts)
+    longest = max((part.longest for part in parts), default=0)
+    first_id = min((part.first_id for part in parts), default=0)
+    return _Unit(num_tokens, longest, first_id, frozenset().union(*(part.groups for part in parts)), node, parts)
+
+
+def _below(node: PrefixNode, path: tuple[PrefixNode, ...]) -> tuple[PrefixNode, ...]:
+    """The path of what continues a node; the node of a group adds nothing to the prefix above."""
+    return (*path, node) if node.depth > (path[-1].depth if path else 0) else path
 
 
 def _micro_batch(sequences: Sequence[np.ndarray], members: Sequence[_Member]) -> MicroBatch:

@@ -1,7 +1,7 @@
 """The Qwen3 decoder as a function of packed tokens, with LoRA beside the frozen weights.
 
 Axes: _N packed tokens of all sequences (no padding), _H hidden, _Q query heads, _K key/value heads, _D head dimension,
-_V vocabulary.
+_V vocabulary, _U tokens whose hidden states are wanted.
 
 Everything but attention works on packed tokens, so padding costs nothing there. How tokens attend to each other is
 the caller's: training, prefill and decoding each pass their own `attend`.
@@ -120,11 +120,12 @@ class Decoder:
 
     def hidden_states(
         self, tokens_N: Tensor, positions_N: Tensor, attend: Attend, lora: LoraWeights | None,
-        use_checkpointing: bool = False,
+        rows_U: Tensor | None = None, use_checkpointing: bool = False,
     ) -> Tensor:  # fmt: skip
-        """Final normed hidden states, shape (N, H).
+        """Final normed hidden states, shape (N, H); with rows_U of those tokens alone, shape (U, H).
 
-        positions_N restart at 0 in each sequence. With `use_checkpointing` a layer's activations are recomputed in the
+        What follows the last layer's attention is computed for no other token. positions_N restart at 0 in each
+        sequence. With `use_checkpointing` a layer's activations are recomputed in the
         backward pass instead of kept.
         """
         hidden_NH = F.embedding(tokens_N, self.embedding)
@@ -132,14 +133,15 @@ class Decoder:
         rotation = Rotation(cos.squeeze(0).unsqueeze(1), sin.squeeze(0).unsqueeze(1))
         for i_layer, weights in enumerate(self.layers):
             layer_lora = lora.layers[i_layer] if lora is not None else None
-            args = (i_layer, hidden_NH, rotation, attend, weights, layer_lora)
+            wanted_U = rows_U if i_layer == len(self.layers) - 1 else None
+            args = (i_layer, hidden_NH, rotation, attend, weights, layer_lora, wanted_U)
             layer = partial(checkpoint, self._layer, use_reentrant=False) if use_checkpointing else self._layer
             hidden_NH = layer(*args)
         return self._ops.norm(hidden_NH, self.final_norm_H, self._norm_eps)
 
     def _layer(
         self, i_layer: int, hidden_NH: Tensor, rotation: Rotation, attend: Attend, weights: LayerWeights,
-        lora: LayerLora | None,
+        lora: LayerLora | None, rows_U: Tensor | None,
     ) -> Tensor:  # fmt: skip
         ops, eps = self._ops, self._norm_eps
         own = lora or _NO_LORA
@@ -148,6 +150,8 @@ class Decoder:
             qkv, weights.query_norm_D, weights.key_norm_D, self.shape.num_query_heads, rotation, eps
         )
         attended = attend(i_layer, query_NQD, key_NKD, value_NKD).flatten(1)
+        if rows_U is not None:
+            hidden_NH, attended = hidden_NH.index_select(0, rows_U), attended.index_select(0, rows_U)
         hidden_NH = hidden_NH + ops.linear(attended, weights.output, own.output)
         gate_up = ops.linear(ops.norm(hidden_NH, weights.mlp_norm_H, eps), weights.gate_up, own.gate_up)
         return hidden_NH + ops.linear(ops.gated(gate_up), weights.down, own.down)

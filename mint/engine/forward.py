@@ -1,7 +1,7 @@
 """Datums -> logprobs, losses and gradients, micro-batch by micro-batch.
 
 Axes: _D datums, _T tokens of one datum, _N packed tokens of a micro-batch, _P pairs of a hidden state and a target,
-_C pairs of one chunk, _H hidden.
+_C pairs of one chunk, _U packed tokens that have pairs, _H hidden.
 
 A datum gives its targets already shifted (target_tokens[t] follows model_input[t]); for scoring a plain prompt the
 shift happens here, in `prompt_logprobs`, and nowhere else.
@@ -9,7 +9,7 @@ shift happens here, in `prompt_logprobs`, and nowhere else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,19 +19,12 @@ from torch import Tensor
 from mint.engine.adapters import LoraWeights
 from mint.engine.attention import PackedAttention
 from mint.engine.batching import MicroBatch, plan_micro_batches
-from mint.engine.custom_slopes import check_unread, custom_slopes
 from mint.engine.datum_inputs import DatumArrays
 from mint.engine.decoder import Decoder
 from mint.engine.losses import Config, Loss
 from mint.engine.pairs import Pairs
 from mint.engine.projection import Projection
 from mint.errors import NonFiniteError
-
-_KEPT_BUDGETS = {"cpu": 4.0, "cuda": 1.5}
-"""Token budgets' worth of activations that a custom loss may hold; redoing a forward pass adds half to its cost.
-
-On a GPU a budget is half of what was free. On a CPU it is what runs fastest, and there is room for more.
-"""
 
 
 @dataclass(frozen=True)
@@ -52,17 +45,22 @@ class LossResult:
 
 
 @dataclass(frozen=True)
-class _CustomPass:
-    """A micro-batch between the logprobs that a custom loss is given and the slopes that it answers with.
+class HiddenRows:
+    """Final hidden states of those packed tokens of a micro-batch that are projected. rows_U: which, ascending."""
 
-    hidden_NH carries the graph below; None where it was not kept. slopes_PH: see `Projection.logprobs_and_slopes`; None
-    where the loss may leave most logprobs alone, or where they are not enough.
-    """
+    hidden_UH: Tensor
+    rows_U: Tensor
 
-    batch: MicroBatch
-    pairs: Pairs
-    hidden_NH: Tensor | None
-    slopes_PH: Tensor | None
+    def at(self, rows_P: Tensor) -> Tensor:
+        """Where in `hidden_UH` packed tokens are that are among them."""
+        return torch.searchsorted(self.rows_U, rows_P)
+
+    def backward(self, rows_P: Tensor, gradient_PH: Tensor) -> None:
+        """Continue a gradient known at packed tokens, some of them perhaps twice, into the graph below."""
+        if not self.hidden_UH.requires_grad:  # only the unembedding carries an adapter
+            return
+        gradient_UH = torch.zeros_like(self.hidden_UH).index_add_(0, self.at(rows_P), gradient_PH)
+        self.hidden_UH.backward(gradient_UH)
 
 
 class ForwardPass:
@@ -72,25 +70,34 @@ class ForwardPass:
     """
 
     def __init__(self, decoder: Decoder, lora: LoraWeights | None, options: ForwardOptions) -> None:
+        self.options = options
         self._decoder = decoder
         self._lora = lora
-        self._options = options
 
-    def _hidden(self, batch: MicroBatch) -> Tensor:
-        device = self._decoder.device
-        return self._decoder.hidden_states(
-            torch.from_numpy(batch.tokens_N).to(device),
-            torch.from_numpy(batch.positions_N).to(device),
-            PackedAttention(batch, device),
+    @property
+    def device(self) -> torch.device:
+        return self._decoder.device
+
+    def plan(self, sequences: Sequence[np.ndarray], groups: Sequence[int] | None = None) -> list[MicroBatch]:
+        """The micro-batches of sequences; those of a group stay together where they fit."""
+        return plan_micro_batches(sequences, self.options.token_budget, self.options.share_prefixes, groups)
+
+    def hidden(self, batch: MicroBatch, rows_P: Tensor) -> HiddenRows:
+        """Run a micro-batch through the layers, up to the packed tokens in `rows_P`."""
+        rows_U = torch.unique(rows_P)
+        hidden_UH = self._decoder.hidden_states(
+            torch.from_numpy(batch.tokens_N).to(self.device),
+            torch.from_numpy(batch.positions_N).to(self.device),
+            PackedAttention(batch, self.device),
             self._lora,
-            use_checkpointing=self._options.use_checkpointing and torch.is_grad_enabled(),
+            rows_U,
+            use_checkpointing=self.options.use_checkpointing and torch.is_grad_enabled(),
         )
+        return HiddenRows(hidden_UH, rows_U)
 
-    def _plan(self, sequences: Sequence[np.ndarray]) -> list[MicroBatch]:
-        return plan_micro_batches(sequences, self._options.token_budget, self._options.share_prefixes)
-
-    def _projection(self, hidden_NH: Tensor, pairs: Pairs, temperature: float) -> Projection:
-        hidden_PH = hidden_NH.detach().index_select(0, pairs.rows_P)
+    def projection(self, hidden: HiddenRows, pairs: Pairs, temperature: float = 1.0) -> Projection:
+        """The pairs' hidden states and targets, ready to be projected."""
+        hidden_PH = hidden.hidden_UH.detach().index_select(0, hidden.at(pairs.rows_P))
         return Projection(self._decoder, self._lora, hidden_PH, pairs.targets_P, temperature)
 
     @torch.no_grad()
@@ -100,9 +107,9 @@ class ForwardPass:
     ) -> list[np.ndarray]:  # fmt: skip
         """Target logprobs without gradient; NaN at positions that are not wanted."""
         logprobs = [np.full(len(tokens_T), np.nan, dtype=np.float32) for tokens_T in sequences]
-        for batch in self._plan(sequences):
-            pairs = Pairs.of(batch, targets, wanted, self._decoder.device)
-            logprobs_P = self._projection(self._hidden(batch), pairs, temperature).logprobs()
+        for batch in self.plan(sequences):
+            pairs = Pairs.of(batch, targets, wanted, self.device)
+            logprobs_P = self.projection(self.hidden(batch, pairs.rows_P), pairs, temperature).logprobs()
             if not bool(torch.isfinite(logprobs_P).all()):
                 raise NonFiniteError("a logprob is not finite: the weights are damaged or have diverged")
             pairs.scatter(logprobs_P, logprobs)
@@ -143,8 +150,8 @@ class ForwardPass:
         ]
         logprobs = [np.zeros(len(datum.tokens_T), dtype=np.float32) for datum in data]
         loss_sum = 0.0
-        for batch in self._plan([datum.tokens_T for datum in data]):
-            pairs = Pairs.of(batch, targets, carrying, self._decoder.device)
+        for batch in self.plan([datum.tokens_T for datum in data]):
+            pairs = Pairs.of(batch, targets, carrying, self.device)
             if len(pairs) == 0:
                 continue
             inputs = {name: pairs.gather(values) for name, values in inputs_D.items()}
@@ -152,92 +159,21 @@ class ForwardPass:
             def chunk_loss(trainer_logprobs_C: Tensor, chunk: slice, inputs: dict[str, Tensor] = inputs) -> Tensor:
                 return loss.per_token(trainer_logprobs_C, {name: x[chunk] for name, x in inputs.items()}, config)
 
-            hidden_NH = self._hidden(batch)
-            logprobs_P, loss_P, gradient_PH = self._projection(hidden_NH, pairs, temperature).loss_and_gradient(
-                chunk_loss
-            )
+            hidden = self.hidden(batch, pairs.rows_P)
+            logprobs_P, loss_P, gradient_PH = self.projection(hidden, pairs, temperature).loss_and_gradient(chunk_loss)
             _check_losses([loss_P], pairs.sequence_P)
-            _backward(hidden_NH, pairs.rows_P, gradient_PH)
+            hidden.backward(pairs.rows_P, gradient_PH)
             pairs.scatter(logprobs_P, logprobs)
             loss_sum += float(loss_P.double().sum())
         return LossResult(logprobs, loss_sum)
-
-    def custom_loss_and_gradient(
-        self,
-        data: Sequence[DatumArrays],
-        loss: Callable[[list[Tensor]], tuple[Tensor, dict[str, float]]],
-        reads_weighted_only: bool = False,
-    ) -> tuple[LossResult, dict[str, float]]:
-        """A loss of all logprobs at once.
-
-        `loss` gets one tensor of shape (T,) per datum, on the CPU, that carries gradient, and returns (scalar loss,
-        metrics). With `reads_weighted_only` logprobs are computed where the datums' `weights` are not zero, and are 0.0
-        elsewhere.
-
-        Activations are kept until the loss has answered as far as `_KEPT_BUDGETS` goes; micro-batches beyond that run
-        forward a second time. InvalidRequest for a loss that reads what it said it would not.
-        """
-        sequences, targets = [datum.tokens_T for datum in data], [datum.targets_T for datum in data]
-        if reads_weighted_only:
-            wanted = [np.flatnonzero(datum.inputs["weights"]) for datum in data]
-        else:
-            wanted = [np.arange(len(tokens_T)) for tokens_T in sequences]
-        logprobs = [np.zeros(len(tokens_T), dtype=np.float32) for tokens_T in sequences]
-        passes = []
-        for batch, is_kept in self._kept_last(self._plan(sequences)):
-            pairs = Pairs.of(batch, targets, wanted, self._decoder.device)
-            if len(pairs) == 0:
-                continue
-            with torch.set_grad_enabled(is_kept):
-                hidden_NH = self._hidden(batch)
-            projection = self._projection(hidden_NH, pairs, 1.0)
-            if reads_weighted_only and not projection.trains_unembedding:
-                logprobs_P, slopes_PH = projection.logprobs_and_slopes()
-            else:
-                logprobs_P, slopes_PH = projection.logprobs(), None
-            pairs.scatter(logprobs_P, logprobs)
-            passes.append(_CustomPass(batch, pairs, hidden_NH if is_kept else None, slopes_PH))
-        leaves = [torch.from_numpy(logprobs_T.copy()).requires_grad_() for logprobs_T in logprobs]
-        value, metrics = loss(leaves)
-        slopes = custom_slopes(value, leaves)
-        if reads_weighted_only:
-            check_unread(slopes, wanted)
-        while passes:  # those kept come first, and each is let go before the next
-            self._custom_backward(passes.pop(), targets, slopes)
-        return LossResult(logprobs, float(value.detach())), metrics
-
-    def _kept_last(self, plan: Sequence[MicroBatch]) -> list[tuple[MicroBatch, bool]]:
-        """Each micro-batch, and whether its activations are kept; those that are not come first."""
-        bound = _KEPT_BUDGETS.get(self._decoder.device.type, 1.5) * self._options.token_budget
-        ends = np.cumsum([len(batch.tokens_N) for batch in plan])
-        num_kept = max(1, int((ends <= bound).sum()))
-        return [(batch, False) for batch in plan[num_kept:]] + [(batch, True) for batch in plan[:num_kept]]
-
-    def _custom_backward(
-        self, custom_pass: _CustomPass, targets: Sequence[np.ndarray], slopes: Sequence[np.ndarray]
-    ) -> None:
-        """The gradient of one micro-batch, given the slopes of the loss in all logprobs."""
-        batch, pairs, hidden_NH = custom_pass.batch, custom_pass.pairs, custom_pass.hidden_NH
-        if custom_pass.slopes_PH is None:
-            pairs = Pairs.of(batch, targets, [np.flatnonzero(slope_T) for slope_T in slopes], self._decoder.device)
-        slope_P = pairs.gather(slopes)
-        if not bool(slope_P.any()):
-            return
-        if hidden_NH is None:
-            hidden_NH = self._hidden(batch)
-        if custom_pass.slopes_PH is None:
-            gradient_PH = self._projection(hidden_NH, pairs, 1.0).gradient(slope_P)
-        else:
-            gradient_PH = custom_pass.slopes_PH.mul_(slope_P.unsqueeze(1))
-        _backward(hidden_NH, pairs.rows_P, gradient_PH)
 
     @torch.no_grad()
     def topk_logprobs(self, tokens_T: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k likeliest next tokens after each token but the last, and their logprobs; shapes (T - 1, k)."""
         (batch,) = plan_micro_batches([tokens_T], len(tokens_T), share_prefixes=False)
-        hidden_NH = self._hidden(batch)[:-1]
-        placeholder = torch.zeros(len(tokens_T) - 1, dtype=torch.long, device=self._decoder.device)
-        ids, values = Projection(self._decoder, self._lora, hidden_NH, placeholder).topk(k)
+        rows_P = torch.arange(len(tokens_T) - 1, device=self.device)
+        hidden_PH = self.hidden(batch, rows_P).hidden_UH
+        ids, values = Projection(self._decoder, self._lora, hidden_PH, torch.zeros_like(rows_P)).topk(k)
         return ids.cpu().numpy().astype(np.int32), values.cpu().numpy()
 
     def prompt_logprobs(self, prompts: Sequence[np.ndarray], last_n: Sequence[int]) -> list[np.ndarray]:
@@ -249,14 +185,6 @@ class ForwardPass:
         targets = [np.append(tokens_T[1:], 0) for tokens_T in prompts]
         shifted = self.logprobs(prompts, targets, wanted)
         return [np.concatenate([[np.nan], logprobs_T[:-1]]).astype(np.float32) for logprobs_T in shifted]
-
-
-def _backward(hidden_NH: Tensor, rows_P: Tensor, gradient_PH: Tensor) -> None:
-    """Continue a gradient known at some rows into the graph below."""
-    if not hidden_NH.requires_grad:  # only the unembedding carries an adapter
-        return
-    gradient_NH = torch.zeros_like(hidden_NH).index_add_(0, rows_P, gradient_PH)
-    hidden_NH.backward(gradient_NH)
 
 
 def _check_losses(losses: Sequence[Tensor], datum_ids: Sequence[int] | np.ndarray) -> None:

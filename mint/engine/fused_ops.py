@@ -44,17 +44,19 @@ class FusedOps:
             if len(x) <= _FEW_ROWS:
                 weight = self._packed_for_few_rows(weight)
             return _linear(x, weight, lora)[0]
+        self._packed.clear()  # training needs the room, and packing again takes less than a decode step or two
         if lora is None:
             return _Linear.apply(x, weight, None, 0.0)  # type: ignore[return-value]
         return _Linear.apply(x, weight, lora.a, lora.scale, *lora.bs)  # type: ignore[return-value]
 
     def _packed_for_few_rows(self, weight: Tensor) -> Tensor:
-        """The frozen weight as oneDNN reads it fastest, made on first use and kept beside the plain one."""
+        """The frozen weight as oneDNN reads it fastest, made on first use and kept until something trains."""
         if not _has_onednn or weight.numel() * weight.itemsize > _LARGEST_PACKED_BYTES:
             return weight
-        if weight.data_ptr() not in self._packed:
-            self._packed[weight.data_ptr()] = torch.ops.mkldnn._reorder_linear_weight(weight, _FEW_ROWS)
-        return self._packed[weight.data_ptr()]
+        packed = self._packed.get(weight.data_ptr())
+        if packed is None:
+            packed = self._packed[weight.data_ptr()] = torch.ops.mkldnn._reorder_linear_weight(weight, _FEW_ROWS)
+        return packed
 
     def heads(
         self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,

@@ -23,7 +23,7 @@ from mint.engine.decoder import Decoder
 
 # The logits of a chunk have this many bytes, and with a large vocabulary a chunk has at least so many pairs: each chunk
 # reads the whole unembedding.
-_CHUNK_BYTES = 2**26
+_CHUNK_BYTES = 2**25
 _SMALLEST_CHUNK = 128
 # A GPU needs larger products to be busy.
 _GPU_CHUNK_BYTES = 2**28

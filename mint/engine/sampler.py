@@ -145,13 +145,13 @@ class Sampler:
         plan = plan_micro_batches([prompt.tokens_T for prompt in prompts], self._prefill_budget, self._share_prefixes)
         for batch in plan:
             own = [prompts[i] for i in batch.sequence_ids]
-            hidden_NH = decoder.hidden_states(
+            last_U = torch.tensor([int(index[-1]) for index in batch.token_index], device=device)
+            hidden_UH = decoder.hidden_states(
                 torch.from_numpy(batch.tokens_N).to(device), torch.from_numpy(batch.positions_N).to(device),
                 PackedAttention(batch, device, on_key_value=self._cache.prompt_writer(own, batch.token_index)),
-                self._lora,
+                self._lora, last_U,
             )  # fmt: skip
-            last_index = torch.tensor([int(index[-1]) for index in batch.token_index], device=device)
-            for prompt, hidden_H in zip(own, hidden_NH.index_select(0, last_index), strict=True):
+            for prompt, hidden_H in zip(own, hidden_UH, strict=True):
                 prompt.hidden_H = hidden_H
 
     def _decode(self) -> list[Row]:

@@ -6,7 +6,7 @@ import torch
 
 from mint.engine.decoder import Decoder
 
-_SMALLEST_CPU_BYTES, _LARGEST_CPU_BYTES = 2**28, 2**31
+_SMALLEST_CPU_BYTES, _LARGEST_CPU_BYTES = 3 * 2**26, 2**31
 _GPU_ACTIVATION_FRACTION = 0.5
 _SMALLEST, _LARGEST = 256, 65536
 
@@ -29,10 +29,11 @@ def activation_bytes_per_token(decoder: Decoder) -> int:
 def default_token_budget(decoder: Decoder) -> int:
     """As many tokens as fit the memory for activations.
 
-    On a CPU as much as the frozen weights take, and from 256 MiB to 2 GiB: products of few tokens wait for the weights,
-    and more tokens than that gain nothing. On a GPU half of what is free.
+    On a CPU three quarters of what the frozen weights take, and from 192 MiB to 2 GiB: products of few tokens wait for
+    the weights, and more tokens than that gain little. On a GPU half of what is free.
     """
-    available = min(max(decoder.num_parameters * decoder.dtype.itemsize, _SMALLEST_CPU_BYTES), _LARGEST_CPU_BYTES)
+    weights = decoder.num_parameters * decoder.dtype.itemsize
+    available = min(max(weights * 3 // 4, _SMALLEST_CPU_BYTES), _LARGEST_CPU_BYTES)
     if decoder.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(decoder.device)
         available = int(free * _GPU_ACTIVATION_FRACTION)

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from mint import types
 from mint.checkpoint_manifest import LoraShape
-from mint.custom_losses import has_declared_weighted_tokens
+from mint.custom_losses import declared_groups, has_declared_weighted_tokens
 from mint.engine.adapters import Adapter, AdapterLayout, LoraWeights
 from mint.engine.base_model import BaseModel
+from mint.engine.custom_forward import CustomRun, Declared
 from mint.engine.datum_inputs import custom_datum_arrays, datum_arrays
 from mint.engine.forward import ForwardOptions, ForwardPass, LossResult
 from mint.engine.losses import get_loss
@@ -89,8 +90,8 @@ class TrainingRun:
 
     def forward_backward_custom(self, data: Sequence[types.Datum], loss_fn: CustomLoss) -> types.ForwardBackwardOutput:
         """Accumulate the gradient of any function of the logprobs."""
-        reads_weighted_only = has_declared_weighted_tokens(loss_fn)
-        arrays = custom_datum_arrays(data, self.base.decoder.shape, needs_weights=reads_weighted_only)
+        declared = Declared(has_declared_weighted_tokens(loss_fn), declared_groups(loss_fn, len(data)))
+        arrays = custom_datum_arrays(data, self.base.decoder.shape, needs_weights=declared.reads_weighted_only)
         data_list = list(data)
 
         def loss(logprobs: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
@@ -102,7 +103,7 @@ class TrainingRun:
             return answer
 
         (result, metrics), gradient_F = self._gradient(
-            lambda p: p.custom_loss_and_gradient(arrays, loss, reads_weighted_only)
+            lambda forward_pass: CustomRun(forward_pass, arrays, declared).loss_and_gradient(loss)
         )
         if not _is_finite(gradient_F):
             _refuse_gradient([])

@@ -130,6 +130,12 @@ class PairBatch:
         """Tokens the model reads for this batch."""
         return sum(datum.model_input.length for datum in self.datums_D)
 
+    @property
+    def pair_of_datum_D(self) -> list[int]:
+        """The pair that each datum belongs to, counted from 0 in this batch."""
+        pair_of = {i: n for n, slots in enumerate(self.slots_N) for i in (slots.i_chosen, slots.i_rejected)}
+        return [pair_of[i] for i in range(len(self.datums_D))]
+
     def facts(self, length_model: LengthModel | None = None) -> PairFacts:
         """What the objective has to know of the pairs. length_model: None where it need not know of lengths."""
         lengths_D = [len(reply.tokens) for reply in self.replies_D]

@@ -19,7 +19,7 @@ import chz
 import torch
 
 from mint import types
-from mint.custom_losses import reads_weighted_tokens
+from mint.custom_losses import couples_only_within, reads_weighted_tokens
 from mint.errors import NonFiniteError
 from mint.seeds import derive_seed
 from recipe import checkpoint_utils, stage_manifest
@@ -178,6 +178,7 @@ def pair_loss(
     objective = objective or PairObjectiveConfig()
     facts = batch.facts(length_model)
 
+    @couples_only_within(batch.pair_of_datum_D)
     @reads_weighted_tokens
     def loss_fn(
         datums_D: list[types.Datum], trainer_logprobs_D: list[torch.Tensor]

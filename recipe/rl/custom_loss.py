@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mint import types
-from mint.custom_losses import reads_weighted_tokens
+from mint.custom_losses import couples_only_within, reads_weighted_tokens
 from mint.token_losses import token_losses
 from recipe.rl.datums import TrainingSequence
 from recipe.rl.gspo import gspo, gspo_config
@@ -38,6 +38,7 @@ def custom_policy_loss(
     """
 
     # The weight of a datum is one where `is_sampled_T` is true, and zero elsewhere.
+    @couples_only_within(range(len(sequences_D)))
     @reads_weighted_tokens
     def loss(datums_D: list[types.Datum], trainer_logprobs_D: list[Tensor]) -> tuple[Tensor, dict[str, float]]:
         import torch

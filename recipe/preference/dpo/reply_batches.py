@@ -36,6 +36,12 @@ class ReplyBatch:
         """Tokens the model reads for this batch."""
         return sum(datum.model_input.length for datum in self.datums_D)
 
+    @property
+    def place_in_role_D(self) -> list[int]:
+        """How many replies in the same role come before each; the two of a pair have the same place."""
+        roles = [reply.role for reply in self.replies_D]
+        return [roles[:i].count(role) for i, role in enumerate(roles)]
+
     def logprobs_of(self, role: Role, trainer_logprobs_D: Sequence[torch.Tensor]) -> ReplyLogprobs:
         """What a loss sees of the replies in this role, in the order of the batch; float64, with gradient.
 

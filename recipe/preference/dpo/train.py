@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mint import types
-from mint.custom_losses import reads_weighted_tokens
+from mint.custom_losses import couples_only_within, reads_weighted_tokens
 from mint.errors import InvalidRequest, NonFiniteError
 from mint.seeds import derive_seed
 from recipe import checkpoint_utils, stage_manifest
@@ -212,7 +212,8 @@ def batch_loss(
     ) -> tuple[torch.Tensor, dict[str, float]]:
         return loss_and_metrics(batch, config, trainer_logprobs_D)
 
-    return loss_fn
+    # KTO's point of reference is a mean over the batch.
+    return couples_only_within(batch.place_in_role_D)(loss_fn) if config.row.is_of_pairs else loss_fn
 
 
 class HeldOutPreferences(TrainingClientEvaluator):

@@ -161,3 +161,19 @@ def test_no_plan_changes_logprobs_or_gradient(model, many, budget, share, checkp
     total = torch.stack([single[2] for single in singles]).sum(dim=0)
     assert loss == pytest.approx(sum(single[1] for single in singles), rel=1e-5, abs=1e-4)
     assert float((gradient - total).abs().max()) <= 1e-5 * max(float(total.abs().max()), 1.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(many=sequences, budget=st.integers(1, 150), share=st.booleans(), data=st.data())
+def test_a_group_is_split_only_where_it_does_not_fit(many, budget, share, data):
+    groups = [data.draw(st.integers(0, len(many))) for _ in many]
+    plan = plan_micro_batches(many, budget, share, groups)
+    assert sorted(i for batch in plan for i in batch.sequence_ids) == list(range(len(many)))
+    for group in set(groups):
+        own = {i for i, other in enumerate(groups) if other == group}
+        # With sharing, a group may hang together with others that begin alike, and they all may not fit.
+        if not share and sum(len(many[i]) for i in own) <= budget:
+            assert len([batch for batch in plan if own & set(batch.sequence_ids)]) == 1
+    for batch in plan:
+        for i, index in zip(batch.sequence_ids, batch.token_index, strict=True):
+            assert batch.tokens_N[index].tolist() == many[i].tolist()

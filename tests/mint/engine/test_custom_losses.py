@@ -15,9 +15,9 @@ import torch
 
 import mint
 from mint import errors, types
-from mint.custom_losses import has_declared_weighted_tokens, reads_weighted_tokens
-from mint.engine import forward
-from mint.engine.forward import ForwardPass
+from mint.custom_losses import couples_only_within, has_declared_weighted_tokens, reads_weighted_tokens
+from mint.engine import custom_forward
+from mint.engine.forward import ForwardPass, HiddenRows
 from mint.engine.projection import Projection
 
 VOCAB = 60
@@ -109,17 +109,17 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.forwards: list[tuple[int, bool]] = []
         self.projected: list[int] = []
-        hidden, chunks = ForwardPass._hidden, Projection._chunks
+        hidden, chunks = ForwardPass.hidden, Projection._chunks
 
-        def watched_hidden(own: ForwardPass, batch: Any) -> torch.Tensor:
+        def watched_hidden(own: ForwardPass, batch: Any, rows_P: torch.Tensor) -> HiddenRows:
             self.forwards.append((len(batch.tokens_N), torch.is_grad_enabled()))
-            return hidden(own, batch)
+            return hidden(own, batch, rows_P)
 
         def watched_chunks(own: Projection) -> Any:
             self.projected.append(len(own._targets_P))
             return chunks(own)
 
-        monkeypatch.setattr(ForwardPass, "_hidden", watched_hidden)
+        monkeypatch.setattr(ForwardPass, "hidden", watched_hidden)
         monkeypatch.setattr(Projection, "_chunks", watched_chunks)
 
 
@@ -140,11 +140,85 @@ def total(data: Any, logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[s
 
 def test_only_so_many_activations_are_kept(monkeypatch, mint_home, tiny_model_dir):
     """Three micro-batches of 40; 1.5 budgets hold one, which comes last and is not run again."""
-    monkeypatch.setattr(forward, "_KEPT_BUDGETS", {"cpu": 1.5})
+    monkeypatch.setattr(custom_forward, "_KEPT_BUDGETS", {"cpu": 1.5})
     watch = run_on_six(monkeypatch, mint_home, tiny_model_dir, total)
     assert watch.forwards == [(40, False), (40, False), (40, True), (40, True), (40, True)]
-    monkeypatch.setattr(forward, "_KEPT_BUDGETS", {"cpu": 3})
+    monkeypatch.setattr(custom_forward, "_KEPT_BUDGETS", {"cpu": 3})
     assert run_on_six(monkeypatch, mint_home, tiny_model_dir, total).forwards[:3] == [(40, True)] * 3
+
+
+def of_pairs(data: list[types.Datum], logprobs: list[torch.Tensor]) -> tuple[torch.Tensor, dict[str, float]]:
+    """A mean over pairs of neighbours, not linear, that reads weighted tokens only."""
+    sums = [
+        (torch.tensor(datum.loss_fn_inputs["weights"].tolist()) * own).sum()
+        for datum, own in zip(data, logprobs, strict=True)
+    ]
+    margins = torch.stack([first - second for first, second in zip(sums[::2], sums[1::2], strict=True)])
+    return -torch.nn.functional.logsigmoid(margins + 3).mean(), {"first": float(sums[0].detach())}
+
+
+@pytest.mark.parametrize("budget", [1, 40, 100, 10_000])
+@pytest.mark.parametrize("share_prefixes", [True, False])
+@pytest.mark.parametrize("reads_weighted", [True, False])
+def test_a_loss_of_groups_has_the_answer_of_the_plain_one(
+    budget, share_prefixes, reads_weighted, mint_home, tiny_model_dir
+):
+    def run(loss: Any, **options: Any) -> tuple[types.ForwardBackwardOutput, torch.Tensor]:
+        service = mint.ServiceClient(home=str(mint_home), dtype="float32", **options)
+        client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
+        client.forward_backward_custom(make_data(), of_pairs).result()
+        client.optim_step(types.AdamParams(learning_rate=3e-2)).result()
+        output = client.forward_backward_custom(make_data(), loss).result()
+        backend: Any = client._backend
+        return output, backend._runs[client.model_id]._grads_F.double()
+
+    grouped = couples_only_within([0, 0, 1, 1, 2, 2, 3, 3])(lambda data, logprobs: of_pairs(data, logprobs))
+    if reads_weighted:
+        grouped = reads_weighted_tokens(grouped)
+    expected, expected_F = run(of_pairs, token_budget=10_000)
+    found, found_F = run(grouped, token_budget=budget, share_prefixes=share_prefixes)
+    assert found.metrics == pytest.approx(expected.metrics, abs=1e-5)
+    assert float((found_F - expected_F).norm() / expected_F.norm()) < 1e-5
+    for own, plain, datum in zip(found.loss_fn_outputs, expected.loss_fn_outputs, make_data(), strict=True):
+        is_read_T = datum.loss_fn_inputs["weights"].to_numpy() != 0 if reads_weighted else slice(None)
+        np.testing.assert_allclose(
+            own["logprobs"].to_numpy()[is_read_T], plain["logprobs"].to_numpy()[is_read_T], atol=1e-5
+        )
+
+
+def test_groups_are_done_one_after_another(monkeypatch, mint_home, tiny_model_dir):
+    """Three micro-batches of two: each is kept and left behind before the next, however little may be kept."""
+    calls = []
+
+    def watched(data: Any, logprobs: list[torch.Tensor]) -> Any:
+        calls.append(sum(bool(own.any()) for own in logprobs))
+        return total(data, logprobs)
+
+    monkeypatch.setattr(custom_forward, "_KEPT_BUDGETS", {"cpu": 1.0})
+    alone = couples_only_within(range(6))(watched)
+    assert run_on_six(monkeypatch, mint_home, tiny_model_dir, alone).forwards == [(40, True)] * 3
+    assert calls == [2, 4, 6]
+    # Groups that fit no micro-batch wait for all that hold a part; what cannot be kept meanwhile is run again.
+    large = couples_only_within([0, 0, 0, 1, 1, 1])(lambda data, logprobs: total(data, logprobs))
+    watch = run_on_six(monkeypatch, mint_home, tiny_model_dir, large)
+    assert watch.forwards == [(40, False), (40, False), (40, True), (40, True), (40, True)]
+
+
+def test_a_loss_that_couples_other_groups_is_refused(mint_home, tiny_model_dir):
+    def squared(data: Any, logprobs: list[torch.Tensor]) -> Any:
+        return total(data, logprobs)[0] ** 2, {}
+
+    service = mint.ServiceClient(home=str(mint_home), token_budget=40)
+    client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
+    data = [datum([i, *range(i, i + 19)], last_only(20)) for i in range(6)]
+    with pytest.raises(
+        errors.InvalidRequest, match="gradient of the custom loss in datum . depends on datums of other"
+    ):
+        client.forward_backward_custom(data, couples_only_within(range(6))(squared)).result()
+    with pytest.raises(errors.InvalidRequest, match="no gradient has accumulated"):
+        client.optim_step(types.AdamParams()).result()
+    with pytest.raises(errors.InvalidRequest, match=r"couples_only_within\(5 groups\), and the request has 6 datums"):
+        client.forward_backward_custom(data, couples_only_within(range(5))(lambda d, x: total(d, x))).result()
 
 
 def test_each_logprob_that_is_read_is_projected_once(monkeypatch, mint_home, tiny_model_dir):
