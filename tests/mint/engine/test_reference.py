@@ -109,11 +109,11 @@ def accumulated_gradient(client: mint.TrainingClient) -> dict[str, torch.Tensor]
     return run.layout.to_peft(run._grads_F)
 
 
-def train_side_by_side(
+def assert_training_equals(
     client: mint.TrainingClient, reference: Reference, home: Path, loss: str, names: tuple[str, ...],
     params: types.AdamParams, steps: int = 5, lengths: tuple[int, ...] = LENGTHS,
 ) -> None:  # fmt: skip
-    """Adam steps on the same data; logprobs, gradients and at the end the weights agree to 1e-5."""
+    """Adam steps on the same data: logprobs, losses, gradients and at the end the weights agree to 1e-5."""
     reference.load(adapter_of(client, home, "start"))
     parameters = [p for p in reference.model.parameters() if p.requires_grad]
     adam = torch.optim.AdamW(
@@ -169,7 +169,7 @@ CASES = [
 def test_five_adam_steps_equal_peft_and_torch(loss, names, service, mint_home, tiny_model_dir):
     client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
     params = types.AdamParams(learning_rate=1e-3, eps=1e-8, weight_decay=0.1, grad_clip_norm=1.0)
-    train_side_by_side(client, Reference(tiny_model_dir, 4, ALL_MODULES), mint_home, loss, names, params)
+    assert_training_equals(client, Reference(tiny_model_dir, 4, ALL_MODULES), mint_home, loss, names, params)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
@@ -178,7 +178,7 @@ def test_clipping_and_weight_decay_equal_torch(weight_decay, clip, service, mint
     client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
     params = types.AdamParams(learning_rate=1e-3, eps=1e-8, weight_decay=weight_decay, grad_clip_norm=clip)
     reference = Reference(tiny_model_dir, 4, ALL_MODULES)
-    train_side_by_side(client, reference, mint_home, "cross_entropy", ("weights",), params, steps=3)
+    assert_training_equals(client, reference, mint_home, "cross_entropy", ("weights",), params, steps=3)
 
 
 SWITCHES = [
@@ -198,7 +198,7 @@ def test_each_switch_trains_exactly_its_modules(switches, modules, tied, service
     folder = make_random_model(tmp_path / "model", tied=tied)
     client = service.create_lora_training_client(str(folder), rank=2, seed=1, **switches)
     params = types.AdamParams(learning_rate=1e-3, eps=1e-8)
-    train_side_by_side(client, Reference(folder, 2, modules), mint_home, "cross_entropy", ("weights",), params)
+    assert_training_equals(client, Reference(folder, 2, modules), mint_home, "cross_entropy", ("weights",), params)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_every_shape_of_decoder_equals_transformers(sizes, service, mint_home, t
     params = types.AdamParams(learning_rate=1e-3, eps=1e-8)
     data_lengths = (9, 60, 1, 33, 17)
     reference = Reference(folder, 2, ALL_MODULES)
-    train_side_by_side(
+    assert_training_equals(
         client, reference, mint_home, "cross_entropy", ("weights",), params, steps=2, lengths=data_lengths
     )
     # The decoder with a cache, which is other code: greedy replies, token by token.
@@ -238,7 +238,7 @@ def test_sequences_as_long_as_the_context(service, mint_home, tiny_model_dir):
     client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
     params = types.AdamParams(learning_rate=1e-3, eps=1e-8)
     reference, lengths = Reference(tiny_model_dir, 4, ALL_MODULES), (512, 500, 130, 512)
-    train_side_by_side(client, reference, mint_home, "cross_entropy", ("weights",), params, steps=2, lengths=lengths)
+    assert_training_equals(client, reference, mint_home, "cross_entropy", ("weights",), params, steps=2, lengths=lengths)
 
 
 def test_forward_gives_every_logprob(service, tiny_model_dir, mint_home):
