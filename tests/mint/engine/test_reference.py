@@ -237,8 +237,8 @@ def test_every_shape_of_decoder_equals_transformers(sizes, service, mint_home, t
 def test_sequences_as_long_as_the_context(service, mint_home, tiny_model_dir):
     client = service.create_lora_training_client(str(tiny_model_dir), rank=4, seed=3)
     params = types.AdamParams(learning_rate=1e-3, eps=1e-8)
-    reference, lengths = Reference(tiny_model_dir, 4, ALL_MODULES), (512, 500, 130, 512)
-    assert_training_equals(client, reference, mint_home, "cross_entropy", ("weights",), params, steps=2, lengths=lengths)
+    reference, long = Reference(tiny_model_dir, 4, ALL_MODULES), (512, 500, 130, 512)
+    assert_training_equals(client, reference, mint_home, "cross_entropy", ("weights",), params, steps=2, lengths=long)
 
 
 def test_forward_gives_every_logprob(service, tiny_model_dir, mint_home):
