@@ -131,19 +131,20 @@ class Decoder:
         hidden_NH = F.embedding(tokens_N, self.embedding)
         cos, sin = self._rotary(hidden_NH.unsqueeze(0), positions_N.unsqueeze(0))
         rotation = Rotation(cos.squeeze(0).unsqueeze(1), sin.squeeze(0).unsqueeze(1))
+        ops = self._ops.for_rows(len(tokens_N))
         for i_layer, weights in enumerate(self.layers):
             layer_lora = lora.layers[i_layer] if lora is not None else None
             wanted_U = rows_U if i_layer == len(self.layers) - 1 else None
-            args = (i_layer, hidden_NH, rotation, attend, weights, layer_lora, wanted_U)
+            args = (ops, i_layer, hidden_NH, rotation, attend, weights, layer_lora, wanted_U)
             layer = partial(checkpoint, self._layer, use_reentrant=False) if use_checkpointing else self._layer
             hidden_NH = layer(*args)
-        return self._ops.norm(hidden_NH, self.final_norm_H, self._norm_eps)
+        return ops.norm(hidden_NH, self.final_norm_H, self._norm_eps)
 
     def _layer(
-        self, i_layer: int, hidden_NH: Tensor, rotation: Rotation, attend: Attend, weights: LayerWeights,
-        lora: LayerLora | None, rows_U: Tensor | None,
+        self, ops: LayerOps, i_layer: int, hidden_NH: Tensor, rotation: Rotation, attend: Attend,
+        weights: LayerWeights, lora: LayerLora | None, rows_U: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        ops, eps = self._ops, self._norm_eps
+        eps = self._norm_eps
         own = lora or _NO_LORA
         qkv = ops.linear(ops.norm(hidden_NH, weights.input_norm_H, eps), weights.qkv, own.qkv)
         query_NQD, key_NKD, value_NKD = ops.heads(
@@ -160,7 +161,7 @@ class Decoder:
         """Vocabulary logits in float32, shape (N, V). Callers keep N small: V is the large axis."""
         own = lora.unembed if lora is not None else None
         low_rank = LowRank(own.a, (own.b,), lora.scale) if own is not None and lora is not None else None
-        return self._ops.linear(hidden_NH, self.unembedding, low_rank).float()
+        return self._ops.for_rows(len(hidden_NH)).linear(hidden_NH, self.unembedding, low_rank).float()
 
 
 def _check_supported(config: Any, rope_type: str) -> None:

@@ -18,21 +18,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mint.engine.layer_ops import LowRank, Rotation
+from mint.engine.few_row_ops import FEW_ROWS, FewRowOps, head_norms
+from mint.engine.layer_ops import LayerOps, LowRank, Rotation
+from mint.engine.products import adapted_product, product
 
 _BLOCK_NUMBERS = 2**18
 """Numbers of one block: a float32 copy is 1 MiB, about what a core caches for itself."""
-_FEW_ROWS = 128
-"""Up to so many rows reading the weights takes as long as multiplying, and their layout matters."""
-_LARGEST_PACKED_BYTES = 2**25
-"""Larger weights, the vocabulary's and those of models whose copy would be missed, stay as they are."""
 
 
 class FusedOps:
     """The operations of `LayerOps`, each one autograd node."""
 
     def __init__(self) -> None:
-        self._packed: dict[int, Tensor] = {}
+        self._few_rows = FewRowOps()
+
+    def for_rows(self, num_rows: int) -> LayerOps:
+        """See LayerOps."""
+        if torch.is_grad_enabled():
+            self._few_rows.forget()
+            return self
+        return self._few_rows if num_rows <= FEW_ROWS else self
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """See LayerOps."""
@@ -41,63 +46,24 @@ class FusedOps:
     def linear(self, x: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
         """See LayerOps."""
         if not torch.is_grad_enabled():
-            if len(x) <= _FEW_ROWS:
-                weight = self._packed_for_few_rows(weight)
-            return _linear(x, weight, lora)[0]
-        self._packed.clear()  # Training needs the room; packing all of 0.6B again takes half a second.
+            return adapted_product(x, weight, lora)[0]
         if lora is None:
             return _Linear.apply(x, weight, None, 0.0)  # type: ignore[return-value]
         return _Linear.apply(x, weight, lora.a, lora.scale, *lora.bs)  # type: ignore[return-value]
-
-    def _packed_for_few_rows(self, weight: Tensor) -> Tensor:
-        """The frozen weight as oneDNN reads it fastest, made on first use and kept until something trains."""
-        if not _has_onednn or weight.numel() * weight.itemsize > _LARGEST_PACKED_BYTES:
-            return weight
-        packed = self._packed.get(weight.data_ptr())
-        if packed is None:
-            packed = self._packed[weight.data_ptr()] = torch.ops.mkldnn._reorder_linear_weight(weight, _FEW_ROWS)
-        return packed
 
     def heads(
         self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
         eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         """See LayerOps."""
-        head_dim = query_norm_D.shape[0]
-        num_kv_heads = (qkv.shape[1] // head_dim - num_query_heads) // 2
-        norm_QKD = torch.cat(
-            [query_norm_D.expand(num_query_heads, head_dim), key_norm_D.expand(num_kv_heads, head_dim)]
-        ).float()
-        half = head_dim // 2
-        cos, sin = rotation.cos[..., :half].float(), rotation.sin[..., :half].float()
+        num_kv_heads = (qkv.shape[1] // query_norm_D.shape[0] - num_query_heads) // 2
+        norm_QKD = head_norms(query_norm_D, key_norm_D, num_query_heads, num_kv_heads)
+        cos, sin = rotation.halves
         return _Heads.apply(qkv, norm_QKD, num_query_heads, cos, sin, eps)  # type: ignore[return-value]
 
     def gated(self, gate_up: Tensor) -> Tensor:
         """See LayerOps."""
         return _Gated.apply(gate_up)  # type: ignore[return-value]
-
-
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x @ weight.T. In float32 by oneDNN, which beats the BLAS that F.linear takes, most of all for few rows."""
-    if _has_onednn and (x.dtype == torch.float32 or weight.is_mkldnn):
-        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
-    return F.linear(x, weight)
-
-
-_has_onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _linear(x: Tensor, weight: Tensor, lora: LowRank | None) -> tuple[Tensor, Tensor | None]:
-    """(y, x @ a.T): the adapter's part is added in place."""
-    y = product(x, weight)
-    if lora is None:
-        return y, None
-    low = F.linear(x, lora.a.to(x.dtype))
-    start = 0
-    for b, own_low in zip(lora.bs, low.chunk(len(lora.bs), dim=-1), strict=True):
-        y[:, start : start + b.shape[0]].addmm_(own_low, b.to(x.dtype).t(), alpha=lora.scale)
-        start += b.shape[0]
-    return y, low
 
 
 def _blocks(x: Tensor) -> Iterator[slice]:
@@ -146,7 +112,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, a: Tensor | None, scale: float, *bs: Tensor) -> Tensor:
         ctx.scale = scale
-        y, low = _linear(x, weight, None if a is None else LowRank(a, bs, scale))
+        y, low = adapted_product(x, weight, None if a is None else LowRank(a, bs, scale))
         ctx.save_for_backward(weight, *(() if a is None else (x, low, a, *bs)))
         return y
 

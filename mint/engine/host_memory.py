@@ -19,8 +19,10 @@ import sys
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8
 _LARGEST = 2**31 - 1
 _LARGE_MODELS_BLOCK = 2**22
-_KEPT_PROGRAMS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "128"}
+_KEPT_PROGRAMS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 256, "LRU_CACHE_CAPACITY": 128}
 """oneDNN's, and the binding's. A micro-batch of many short rows uses nearly as many in attention."""
+_LARGE_MODELS_PROGRAMS = 64
+"""Of each: they are larger, and compiling one takes less of the time."""
 
 
 def keep_freed_memory(is_large_model: bool) -> bool:
@@ -32,7 +34,7 @@ def keep_freed_memory(is_large_model: bool) -> bool:
     oneDNN looks at its variable with the first product; where a program made one before, it keeps what it wants.
     """
     for name, capacity in _KEPT_PROGRAMS.items():
-        os.environ.setdefault(name, capacity)
+        os.environ.setdefault(name, str(_LARGE_MODELS_PROGRAMS if is_large_model else capacity))
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -19,6 +19,7 @@ not: a part of each run would be read at half the speed, and more room would be 
 class KVCache:
     """Per layer a (K, R, T, D) tensor of keys and one of values.
 
+    `batched_keys` and `batched_values` are the same as factors of a batched product: (K * R, D, T) and (K * R, T, D).
     A run is one sequence of positions: a prompt that several rows share, or what one row has sampled itself. How many
     positions of a run are real is the caller's to know; the others hold finite numbers.
     """
@@ -29,6 +30,8 @@ class KVCache:
         self.num_runs = self.num_positions = 0
         self.keys = [self._empty(0, 0) for _ in range(shape.num_layers)]
         self.values = [self._empty(0, 0) for _ in range(shape.num_layers)]
+        self.batched_keys: list[Tensor] = []
+        self.batched_values: list[Tensor] = []
 
     @property
     def num_bytes(self) -> int:
@@ -65,6 +68,9 @@ class KVCache:
                         old[:, :, :kept] if is_same else old[:, :, :kept].index_select(1, index)
                     )
         self.num_runs, self.num_positions = len(index), num_positions
+        # Made here once, since each step of decoding reads them for each layer.
+        self.batched_keys = [keys.flatten(0, 1).transpose(1, 2) for keys in self.keys]
+        self.batched_values = [values.flatten(0, 1) for values in self.values]
 
     def write_runs(self, i_layer: int, runs: Tensor, source_RT: Tensor, key_NKD: Tensor, value_NKD: Tensor) -> None:
         """Set the first positions of `runs` to packed tokens: position t of the i-th to token source_RT[i, t]."""
@@ -72,13 +78,23 @@ class KVCache:
             new = new_NKD.index_select(0, source_RT.flatten()).unflatten(0, source_RT.shape)
             cache[i_layer][:, runs, : source_RT.shape[1]] = new.permute(2, 0, 1, 3).to(self._dtype)
 
-    def flat_positions(self, runs_B: Tensor, positions_B: Tensor) -> Tensor:
-        """Where `write_rows` finds position positions_B[b] of run runs_B[b], for all heads: shape (K * B,)."""
-        heads = torch.arange(self._shape.num_kv_heads, device=self._device) * (self.num_runs * self.num_positions)
-        return (heads[:, None] + (runs_B * self.num_positions + positions_B)[None, :]).flatten()
+    def target(self, runs_B: np.ndarray, positions_B: np.ndarray) -> int | Tensor:
+        """What tells `write_rows` to write position positions_B[b] of run runs_B[b], which are ascending.
 
-    def write_rows(self, i_layer: int, flat_positions: Tensor, key_BKD: Tensor, value_BKD: Tensor) -> None:
+        The position itself where it is the same in every run: a plain copy is twice as fast as an index.
+        """
+        if len(runs_B) == self.num_runs and (positions_B == positions_B[0]).all():
+            return int(positions_B[0])
+        heads_K = np.arange(self._shape.num_kv_heads) * (self.num_runs * self.num_positions)
+        index_KB = heads_K[:, None] + (runs_B * self.num_positions + positions_B)[None, :]
+        return torch.from_numpy(index_KB.ravel()).to(self._device)
+
+    def write_rows(self, i_layer: int, target: int | Tensor, key_BKD: Tensor, value_BKD: Tensor) -> None:
         """Set one position of each of B runs."""
         for cache, new_BKD in ((self.keys, key_BKD), (self.values, value_BKD)):
-            new = new_BKD.transpose(0, 1).to(self._dtype).reshape(-1, self._shape.head_dim)
-            cache[i_layer].view(-1, self._shape.head_dim).index_copy_(0, flat_positions, new)
+            new_KBD = new_BKD.transpose(0, 1)
+            if isinstance(target, int):
+                cache[i_layer][:, :, target] = new_KBD
+            else:
+                new = new_KBD.to(self._dtype).reshape(-1, self._shape.head_dim)
+                cache[i_layer].view(-1, self._shape.head_dim).index_copy_(0, target, new)

@@ -9,6 +9,7 @@ with hand-written backward passes; tests hold one against the other.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -35,9 +36,25 @@ class Rotation:
     cos: Tensor
     sin: Tensor
 
+    @cached_property
+    def halves(self) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of one half, float32."""
+        half = self.cos.shape[-1] // 2
+        return self.cos[..., :half].float(), self.sin[..., :half].float()
+
+    @cached_property
+    def signed(self) -> tuple[Tensor, Tensor]:
+        """(cos, sin), float32, such that x * cos + (x with its halves exchanged) * sin is rotated."""
+        cos, sin = self.halves
+        return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
 
 class LayerOps(Protocol):
     """The operations of a layer. Frozen weights get no gradient, adapters and activations do."""
+
+    def for_rows(self, num_rows: int) -> LayerOps:
+        """The fastest of its kind for a pass over so many rows, with or without gradient as it is switched now."""
+        ...
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """RMS norm (Zhang and Sennrich, 2019) over the last axis."""
@@ -61,6 +78,10 @@ class LayerOps(Protocol):
 
 class PlainOps:
     """Each operation as one would write it down."""
+
+    def for_rows(self, num_rows: int) -> LayerOps:
+        """See LayerOps."""
+        return self
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """See LayerOps."""

@@ -24,7 +24,8 @@ from mint.engine.decoder import Decoder
 # The logits of a chunk have this many bytes, and with a large vocabulary a chunk has at least so many pairs: each chunk
 # reads the whole unembedding.
 _CHUNK_BYTES = 2**25
-_SMALLEST_CHUNK = 128
+_SMALLEST_CHUNK = 192
+_CHUNK_MULTIPLE = 4  # see `batching`
 # A GPU needs larger products to be busy.
 _GPU_CHUNK_BYTES = 2**28
 # Logits of one block, 1 MiB in float32. A GPU hides its memory by itself: there a chunk is one block.
@@ -126,7 +127,8 @@ class Projection:
         if num_chunks == 0:
             return
         size = -(-num_pairs // num_chunks)  # all alike: a small last one would cost nearly as much as a full one
-        buffer_CV = self._hidden_PH.new_empty(size, vocab_size)
+        size += -size % _CHUNK_MULTIPLE
+        buffer_CV = self._hidden_PH.new_empty(min(size, num_pairs), vocab_size)
         for start in range(0, num_pairs, size):
             chunk = slice(start, min(start + size, num_pairs))
             hidden_CH = self._hidden_PH[chunk]
@@ -139,7 +141,10 @@ class Projection:
     def _blocks(self, logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Each block of a chunk and its logits after temperature, in float32."""
         num_pairs, vocab_size = logits_CV.shape
-        size = max(1, _BLOCK_FLOATS // vocab_size) if logits_CV.device.type == "cpu" else num_pairs
+        # A row is the work of one thread.
+        size = max(torch.get_num_threads(), _BLOCK_FLOATS // vocab_size)
+        if logits_CV.device.type != "cpu":
+            size = num_pairs
         for start in range(0, num_pairs, size):
             block = slice(start, min(start + size, num_pairs))
             logits_BV = logits_CV[block].float()

@@ -109,9 +109,9 @@ class RowCache:
         # What ended rows needed beyond the others goes.
         self._prompts.rearrange(source_U, max(prompt.num_rest for prompt in prompts))
         self._own.rearrange(source_S, min(self._own.num_positions, max(row.num_own for row in rows)))
-        self._shared_places = [Place(self._prompts, np.asarray([prompt.num_rest for prompt in self._prompt_of_U]))]
+        rest_U, common_U = np.asarray([(prompt.num_rest, prompt.num_common) for prompt in self._prompt_of_U]).T
+        self._shared_places = [Place(self._prompts, rest_U.repeat(plan.slots_per_tile))]
         if len(self._common_T):
-            common_U = np.asarray([prompt.num_common for prompt in self._prompt_of_U])
             self._shared_places.append(Place(self._common, common_U.repeat(plan.slots_per_tile)))
         return arranged
 

@@ -29,11 +29,11 @@ def activation_bytes_per_token(decoder: Decoder) -> int:
 def default_token_budget(decoder: Decoder) -> int:
     """As many tokens as fit the memory for activations.
 
-    On a CPU three quarters of what the frozen weights take, and from 192 MiB to 2 GiB: products of few tokens wait for
+    On a CPU half of what the frozen weights take, and from 192 MiB to 2 GiB: products of few tokens wait for
     the weights, and more tokens than that gain little. On a GPU half of what is free.
     """
     weights = decoder.num_parameters * decoder.dtype.itemsize
-    available = min(max(weights * 3 // 4, _SMALLEST_CPU_BYTES), _LARGEST_CPU_BYTES)
+    available = min(max(weights // 2, _SMALLEST_CPU_BYTES), _LARGEST_CPU_BYTES)
     if decoder.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(decoder.device)
         available = int(free * _GPU_ACTIVATION_FRACTION)

@@ -86,12 +86,10 @@ def _invert(scaled_BV: Tensor, uniforms_B: Tensor) -> tuple[Tensor, Tensor]:
     index_Bk = block_B * _BLOCK + torch.arange(_BLOCK, device=scaled_BV.device)
     share_Bk = share_BV.gather(1, index_Bk.clamp_max(vocab_size - 1)).masked_fill(index_Bk >= vocab_size, 0.0)
     tokens_B = block_B * _BLOCK + _first_beyond(share_Bk.double().cumsum(dim=-1), threshold_B - before_B)
-    # softmax divides by a float32 sum, which over 150,000 entries is off by 5e-6, always to one side. That sum is one
-    # over the largest share, and the total of the shares is the true sum over it: the product of the two is exact to
-    # rounding, as the trainer's logsumexp is (see `projection`).
-    highest_B, largest_share_B = (x.amax(dim=-1, keepdim=True).double() for x in (scaled_BV, share_BV))
-    logsumexp_B = (highest_B + (total_B / largest_share_B).log()).float()
-    return tokens_B.squeeze(1), (scaled_BV.gather(1, tokens_B) - logsumexp_B).squeeze(1)
+    # softmax divides by a float32 sum, which over 150,000 entries is off by 5e-6, always to one side. The total of the
+    # shares is off by the same factor, so a share over it is as exact as the trainer's logprob (see `projection`).
+    logprobs_B = (share_BV.gather(1, tokens_B) / total_B).log()
+    return tokens_B.squeeze(1), logprobs_B.squeeze(1).float()
 
 
 def _block_sums(share_BV: Tensor) -> Tensor:

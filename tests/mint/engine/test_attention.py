@@ -32,19 +32,23 @@ def micro_batch(lengths: list[int], num_problems: int) -> MicroBatch:
     return batch
 
 
-def random_inputs(num_tokens: int, shape: tuple[int, int, int], dtype: torch.dtype, size: float = 1.0) -> list[Tensor]:
-    """query_NQD, key_NKD, value_NKD, and a gradient of the result."""
+def random_inputs(
+    batch: MicroBatch, shape: tuple[int, int, int], dtype: torch.dtype, size: float = 1.0
+) -> list[Tensor]:
+    """query_NQD, key_NKD, value_NKD, and a gradient of the result, which is zero for tokens that are nobody's."""
     num_query_heads, num_kv_heads, head_dim = shape
     generator = torch.Generator().manual_seed(0)
     heads = (num_query_heads, num_kv_heads, num_kv_heads, num_query_heads)
+    num_tokens = len(batch.tokens_N)
     drawn = [torch.randn(num_tokens, n, head_dim, generator=generator, dtype=torch.float64) for n in heads]
+    drawn[3][np.setdiff1d(np.arange(num_tokens), np.concatenate(batch.token_index))] = 0.0
     return [(x * size).to(dtype) for x in drawn]
 
 
 def plain(batch: MicroBatch, query_NQD: Tensor, key_NKD: Tensor, value_NKD: Tensor) -> Tensor:
     """One softmax over the whole micro-batch with a mask from `token_index` alone: who precedes whom in a sequence."""
     num_tokens, group = len(query_NQD), query_NQD.shape[1] // key_NKD.shape[1]
-    is_visible = torch.zeros(num_tokens, num_tokens, dtype=torch.bool)
+    is_visible = torch.eye(num_tokens, dtype=torch.bool)
     for index in batch.token_index:
         is_visible[np.ix_(index, index)] |= torch.ones(len(index), len(index), dtype=torch.bool).tril()
     key, value = key_NKD.repeat_interleave(group, dim=1), value_NKD.repeat_interleave(group, dim=1)
@@ -53,10 +57,11 @@ def plain(batch: MicroBatch, query_NQD: Tensor, key_NKD: Tensor, value_NKD: Tens
 
 
 def with_gradients(attend, inputs: list[Tensor]) -> list[Tensor]:
-    """The result, and the gradients of query, key and value."""
+    """The result where its gradient is not zero, and the gradients of query, key and value."""
     leaves = [x.detach().requires_grad_() for x in inputs[:3]]
     out_NQD = attend(*leaves)
-    return [out_NQD.detach(), *torch.autograd.grad(out_NQD, leaves, inputs[3])]
+    is_wanted_N = (inputs[3] != 0).flatten(1).any(dim=1)
+    return [out_NQD.detach()[is_wanted_N], *torch.autograd.grad(out_NQD, leaves, inputs[3])]
 
 
 def largest_difference(many: list[Tensor], expected: list[Tensor]) -> float:
@@ -80,7 +85,7 @@ def test_values_and_gradients_are_those_of_plain_attention(
     monkeypatch.setattr(blocked_attention, "_CAUSAL_POSITIONS", block[1])
     batch = micro_batch(lengths, num_problems)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
-        inputs = random_inputs(len(batch.tokens_N), shape, dtype)
+        inputs = random_inputs(batch, shape, dtype)
         attention = PackedAttention(batch, CPU, use_blocks=use_blocks)
         ours = with_gradients(lambda *x, attention=attention: attention(0, *x), inputs)
         assert largest_difference(ours, with_gradients(lambda *x: plain(batch, *x), inputs)) < tolerance
@@ -89,7 +94,7 @@ def test_values_and_gradients_are_those_of_plain_attention(
 @pytest.mark.parametrize("num_problems", [0, 2])
 def test_bfloat16_is_as_exact_as_scaled_dot_product_attention(num_problems) -> None:
     batch = micro_batch([100, 90, 150, 33, 70], num_problems)
-    inputs = random_inputs(len(batch.tokens_N), (4, 2, 32), torch.bfloat16)
+    inputs = random_inputs(batch, (4, 2, 32), torch.bfloat16)
     expected = with_gradients(lambda *x: plain(batch, *x), [x.double() for x in inputs])
     errors = []
     for use_blocks in (True, False):
@@ -102,13 +107,13 @@ def test_bfloat16_is_as_exact_as_scaled_dot_product_attention(num_problems) -> N
 
 def test_the_same_batch_gives_the_same_bits() -> None:
     batch = micro_batch([100, 90, 20, 33, 70], 2)
-    inputs = random_inputs(len(batch.tokens_N), (4, 2, 32), torch.float32)
+    inputs = random_inputs(batch, (4, 2, 32), torch.float32)
     first, second = (with_gradients(lambda *x: PackedAttention(batch, CPU)(0, *x), inputs) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
 def test_scores_far_apart_neither_overflow_nor_vanish() -> None:
     batch = micro_batch([30, 20, 25], 1)
-    inputs = random_inputs(len(batch.tokens_N), (2, 2, 8), torch.float64, size=40.0)
+    inputs = random_inputs(batch, (2, 2, 8), torch.float64, size=40.0)
     ours = with_gradients(lambda *x: PackedAttention(batch, CPU)(0, *x), inputs)
     assert largest_difference(ours, with_gradients(lambda *x: plain(batch, *x), inputs)) < 1e-9

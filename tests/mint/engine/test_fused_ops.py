@@ -110,7 +110,7 @@ def test_linear_without_gradient_takes_packed_weights(dtype: torch.dtype, num_ro
             found, expected = (own.linear(x, weight, None) for own in (ops, PlainOps()))
             scale = expected.float().abs().max().item()
             assert (found.float() - expected.float()).abs().max().item() <= TOLERANCE[dtype] * scale
-    assert len(ops._packed) == (num_rows <= 128)
+    assert len(ops._few_rows._prepared) == (num_rows <= 128)
 
 
 def test_first_layer_computes_no_gradient_that_nobody_asks_for() -> None:

@@ -1,0 +1,38 @@
+"""Matrix products of a CPU: by oneDNN where it is faster than the BLAS, and with an adapter beside the weight."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mint.engine.layer_ops import LowRank
+
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x @ weight.T. In float32 by oneDNN, which beats the BLAS that F.linear takes, most of all for few rows."""
+    if HAS_ONEDNN and (x.dtype == torch.float32 or weight.is_mkldnn):
+        return torch.ops.mkldnn._linear_pointwise(x, weight, None, "none", [], "")
+    return F.linear(x, weight)
+
+
+def packed_weight(weight: Tensor, num_rows: int) -> Tensor:
+    """The weight as oneDNN reads it fastest for up to `num_rows` rows; it is for `product` alone."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
+
+
+def adapted_product(x: Tensor, weight: Tensor, lora: LowRank | None) -> tuple[Tensor, Tensor | None]:
+    """(y, x @ a.T), with the adapter's part in y; the second is None without adapter."""
+    y = product(x, weight)
+    if lora is None:
+        return y, None
+    low = F.linear(x, lora.a.to(x.dtype))
+    if len(lora.bs) == 1:
+        return y.addmm_(low, lora.bs[0].to(x.dtype).t(), alpha=lora.scale), low
+    start = 0
+    for b, own_low in zip(lora.bs, low.chunk(len(lora.bs), dim=-1), strict=True):
+        y[:, start : start + b.shape[0]].addmm_(own_low, b.to(x.dtype).t(), alpha=lora.scale)
+        start += b.shape[0]
+    return y, low
