@@ -10,6 +10,7 @@ length are padded together there (`Rows`) and nowhere else.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -112,6 +113,25 @@ class _Unit:
     parts: list[_Unit] = field(default_factory=list)
 
 
+class _Open:
+    """A micro-batch that is being filled."""
+
+    def __init__(self) -> None:
+        self.members: list[_Member] = []
+        self.num_tokens = 0
+        self._stored: set[PrefixNode] = set()
+
+    def missing(self, path: tuple[PrefixNode, ...]) -> int:
+        """Tokens of the prefixes of a path that it does not hold yet."""
+        return _depth(path) - max((node.depth for node in path if node in self._stored), default=0)
+
+    def add(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> None:
+        """Take a unit in, with what is missing of its path."""
+        self.num_tokens += unit.num_tokens + self.missing(path)
+        self._stored.update(path)
+        self.members += _members(unit, path)
+
+
 class _Packer:
     """Fills micro-batches in the order of the tree, so that what shares a prefix stays together where it fits."""
 
@@ -119,23 +139,13 @@ class _Packer:
         self._lengths = lengths
         self._groups = groups
         self._budget = token_budget - token_budget % _TOKEN_MULTIPLE
-        self._batches: list[list[_Member]] = []
-        self._clear()
-
-    def _clear(self) -> None:
-        self._members: list[_Member] = []
-        self._stored: set[PrefixNode] = set()
-        self._num_tokens = 0
+        self._batches: list[_Open] = []
+        self._rooms: list[tuple[int, int]] = []  # (tokens left, index), the fullest first
+        self._latest = -1
 
     def finished(self) -> list[list[_Member]]:
         """The members of each micro-batch."""
-        self._flush()
-        return self._batches
-
-    def _flush(self) -> None:
-        if self._members:
-            self._batches.append(self._members)
-        self._clear()
+        return [batch.members for batch in self._batches]
 
     def measured(self, node: PrefixNode, depth_above: int = 0) -> _Unit:
         """The node as a unit. Parts that have a group in common become one, which adds nothing to the prefix."""
@@ -149,26 +159,41 @@ class _Packer:
         return _unit(node, node.depth - depth_above, parts)
 
     def place(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> None:
-        """Add a unit whole if it fits what is left or a new micro-batch, else part by part, the prefix repeated."""
-        if unit.num_tokens + self._missing(path) + self._num_tokens <= self._budget:
-            self._add(unit, path)
-        elif unit.node is None or unit.num_tokens + (path[-1].depth if path else 0) <= self._budget:
-            self._flush()
-            self._add(unit, path)
-        else:
+        """Add a unit whole where it fits, or to a new micro-batch, else part by part, the prefix repeated."""
+        index = self._fitting(unit, path)
+        if index is None and unit.node is not None and unit.num_tokens + _depth(path) > self._budget:
             below = _below(unit.node, path)
             for part in unit.parts:
                 self.place(part, below)
+            return
+        if index is None:
+            self._batches.append(_Open())
+            index = len(self._batches) - 1
+        else:
+            del self._rooms[bisect_left(self._rooms, (self._room(index), index))]
+        self._batches[index].add(unit, path)
+        insort(self._rooms, (self._room(index), index))
+        self._latest = index
 
-    def _missing(self, path: tuple[PrefixNode, ...]) -> int:
-        """Tokens of the prefixes of a path that the micro-batch does not hold yet."""
-        stored = max((node.depth for node in path if node in self._stored), default=0)
-        return (path[-1].depth if path else 0) - stored
+    def _room(self, index: int) -> int:
+        return self._budget - self._batches[index].num_tokens
 
-    def _add(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> None:
-        self._num_tokens += unit.num_tokens + self._missing(path)
-        self._stored.update(path)
-        self._members += _members(unit, path)
+    def _fitting(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> int | None:
+        """The latest micro-batch, if that holds a prefix of the unit, else the fullest that has room.
+
+        Units come longest first, so short ones fill what long ones left (best fit decreasing).
+        """
+        if path:
+            missing = self._batches[self._latest].missing(path) if self._batches else _depth(path)
+            if missing < _depth(path) and unit.num_tokens + missing <= self._room(self._latest):
+                return self._latest
+        first = bisect_left(self._rooms, (unit.num_tokens + _depth(path), -1))
+        return self._rooms[first][1] if first < len(self._rooms) else None
+
+
+def _depth(path: tuple[PrefixNode, ...]) -> int:
+    """Tokens of the longest prefix of a path."""
+    return path[-1].depth if path else 0
 
 
 def _members(unit: _Unit, path: tuple[PrefixNode, ...]) -> Iterator[_Member]:
@@ -193,7 +218,7 @@ def _unit(node: PrefixNode, num_new: int, parts: list[_Unit]) -> _Unit:
 
 def _below(node: PrefixNode, path: tuple[PrefixNode, ...]) -> tuple[PrefixNode, ...]:
     """The path of what continues a node; the node of a group adds nothing to the prefix above."""
-    return (*path, node) if node.depth > (path[-1].depth if path else 0) else path
+    return (*path, node) if node.depth > _depth(path) else path
 
 
 def _micro_batch(sequences: Sequence[np.ndarray], members: Sequence[_Member]) -> MicroBatch:
@@ -244,7 +269,7 @@ class _Layout:
             depth_above = self._open[-1][0].depth if self._open else 0
             self._open.append((node, *self._append(sequence, depth_above, node.depth)))
         spans = [(start, stop) for _, start, stop in self._open]
-        spans.append(self._append(sequence, path[-1].depth if path else 0, len(sequence)))
+        spans.append(self._append(sequence, _depth(path), len(sequence)))
         self.token_index.append(np.concatenate([np.arange(start, stop) for start, stop in spans]))
 
     def close(self, path: tuple[PrefixNode, ...]) -> None:

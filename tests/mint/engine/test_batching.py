@@ -56,6 +56,12 @@ def test_every_token_is_planned_once_at_its_position(many, budget, share):
             assert all(sorted(own) == visible for own in sees)
 
 
+def test_short_sequences_fill_what_long_ones_leave():
+    """1,568 tokens need four micro-batches of 452; one after another, the same order would make five of them."""
+    many = [np.arange(length) + 1000 * i for i, length in enumerate([284, 276, 224, 224, 220, 216, 70, 54])]
+    assert [len(batch.tokens_N) for batch in plan_micro_batches(many, 452)] == [408, 276, 448, 436]
+
+
 def visible_to_each(batch) -> list[list[int]]:
     """The packed tokens each packed token attends to, itself included, read off blocks and prefixes.
 
