@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from mint import builtin
 from mint.backend import ModelFacts
@@ -16,8 +17,10 @@ from mint.engine.decoder import Decoder
 from mint.engine.fused_ops import FusedOps
 from mint.engine.host_memory import keep_freed_memory
 from mint.engine.layer_ops import PlainOps
+from mint.engine.model_files import ModelFiles, load_decoder
 from mint.errors import InvalidRequest, NotFound
 
+T = TypeVar("T")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -119,12 +122,10 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
     is_fused = device.type == "cpu" and options.fused_ops
     if is_fused:
         keep_freed_memory(_is_large(config))
-    model = from_pretrained(AutoModelForCausalLM, name, config=config, dtype=dtype, use_safetensors=True)
+    files = _loaded(name, lambda location: ModelFiles(location, device, dtype))
+    decoder = load_decoder(config, files, device, FusedOps() if is_fused else PlainOps())
     tokenizer = load_tokenizer(name)
-    ops = FusedOps() if is_fused else PlainOps()
-    return BaseModel(
-        name, Decoder.from_transformers(model, device, ops), tokenizer, _eos_token_ids(name, config, tokenizer)
-    )
+    return BaseModel(name, decoder, tokenizer, _eos_token_ids(name, config, tokenizer))
 
 
 def _eos_token_ids(name: str, config: Any, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
@@ -152,6 +153,12 @@ def location_of(name: str) -> str:
 
 def from_pretrained(loader: Any, name: str, **kwargs: Any) -> Any:
     """`loader.from_pretrained` for the name of a base model; NotFound when there is no such model."""
+    # False rather than the default, which asks on the terminal: code that comes with a model is never run.
+    return _loaded(name, lambda location: loader.from_pretrained(location, trust_remote_code=False, **kwargs))
+
+
+def _loaded(name: str, load: Callable[[str], T]) -> T:
+    """What `load` makes of the folder or hub id; NotFound when there is no such model."""
     location = location_of(name)
     looks_local = os.path.isabs(location) or location.startswith((".", "~"))
     if looks_local and not Path(location).expanduser().is_dir():
@@ -159,10 +166,8 @@ def from_pretrained(loader: Any, name: str, **kwargs: Any) -> Any:
             f"base_model={name!r}: no such folder; give a folder in Hugging Face format, a hub id such as "
             f"'Qwen/Qwen3-0.6B', or the built-in model {builtin.NAME!r}"
         )
-    folder_or_id = str(Path(location).expanduser()) if looks_local else location
     try:
-        # False rather than the default, which asks on the terminal: code that comes with a model is never run.
-        return loader.from_pretrained(folder_or_id, trust_remote_code=False, **kwargs)
+        return load(str(Path(location).expanduser()) if looks_local else location)
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise NotFound(

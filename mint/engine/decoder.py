@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from mint.engine.adapters import LayerLora, LoraWeights
 from mint.engine.decoder_shape import DecoderShape
 from mint.engine.layer_ops import LayerOps, LowRank, Rotation
-from mint.errors import InvalidRequest
+from mint.engine.rotary import Rotary
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer index, query_NQD, key_NKD, value_NKD) -> attended_NQD."""
@@ -50,7 +49,7 @@ class Decoder:
 
     def __init__(
         self, shape: DecoderShape, layers: list[LayerWeights], embedding: Tensor, unembedding: Tensor,
-        final_norm_H: Tensor, rotary: Any, norm_eps: float, ops: LayerOps,
+        final_norm_H: Tensor, rotary: Rotary, norm_eps: float, ops: LayerOps,
     ) -> None:  # fmt: skip
         self.shape = shape
         self.layers = layers
@@ -81,43 +80,6 @@ class Decoder:
         tensors += [getattr(layer, field.name) for layer in self.layers for field in fields(layer)]
         return sum(tensor.numel() for tensor in tensors)
 
-    @classmethod
-    def from_transformers(cls, model: Any, device: torch.device, ops: LayerOps) -> Decoder:
-        """Take the weights of a `Qwen3ForCausalLM`; the module itself is not kept."""
-        config = model.config
-        _check_supported(config, model.model.rotary_emb.rope_type)
-        model = model.to(device).requires_grad_(False).eval()
-
-        def own(weight: Tensor) -> Tensor:
-            # On a CPU the model's tensors are a file that is mapped as a whole, and stays so while one of them is used.
-            return weight.detach().clone() if device.type == "cpu" else weight
-
-        shape = DecoderShape(
-            config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
-            config.head_dim, config.intermediate_size, config.vocab_size, config.max_position_embeddings,
-        )  # fmt: skip
-        layers = []
-        for layer in model.model.layers:
-            attention, mlp = layer.self_attn, layer.mlp
-            layers.append(
-                LayerWeights(
-                    input_norm_H=own(layer.input_layernorm.weight),
-                    qkv=torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight]),
-                    query_norm_D=own(attention.q_norm.weight),
-                    key_norm_D=own(attention.k_norm.weight),
-                    output=own(attention.o_proj.weight),
-                    mlp_norm_H=own(layer.post_attention_layernorm.weight),
-                    gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-                    down=own(mlp.down_proj.weight),
-                )
-            )
-        embedding, unembedding = own(model.model.embed_tokens.weight), model.lm_head.weight
-        is_tied = unembedding.data_ptr() == model.model.embed_tokens.weight.data_ptr()
-        return cls(
-            shape, layers, embedding, embedding if is_tied else own(unembedding), own(model.model.norm.weight),
-            model.model.rotary_emb, config.rms_norm_eps, ops,
-        )  # fmt: skip
-
     def hidden_states(
         self, tokens_N: Tensor, positions_N: Tensor, attend: Attend, lora: LoraWeights | None,
         rows_U: Tensor | None = None, use_checkpointing: bool = False,
@@ -129,8 +91,7 @@ class Decoder:
         backward pass instead of kept.
         """
         hidden_NH = F.embedding(tokens_N, self.embedding)
-        cos, sin = self._rotary(hidden_NH.unsqueeze(0), positions_N.unsqueeze(0))
-        rotation = Rotation(cos.squeeze(0).unsqueeze(1), sin.squeeze(0).unsqueeze(1))
+        rotation = self._rotary(positions_N, hidden_NH.dtype)
         ops = self._ops.for_rows(len(tokens_N))
         for i_layer, weights in enumerate(self.layers):
             layer_lora = lora.layers[i_layer] if lora is not None else None
@@ -162,20 +123,3 @@ class Decoder:
         own = lora.unembed if lora is not None else None
         low_rank = LowRank(own.a, (own.b,), lora.scale) if own is not None and lora is not None else None
         return self._ops.for_rows(len(hidden_NH)).linear(hidden_NH, self.unembedding, low_rank).float()
-
-
-def _check_supported(config: Any, rope_type: str) -> None:
-    """InvalidRequest for a Qwen3 variant whose forward pass this one is not."""
-    # Where the rotation depends on the longest sequence at hand, a token's logprob would depend on what else is packed
-    # with it.
-    supported = {
-        "attention_bias": (config.attention_bias, (False,)),
-        "use_sliding_window": (config.use_sliding_window, (False,)),
-        "hidden_act": (config.hidden_act, ("silu",)),
-        "rope_type": (rope_type, ("default", "linear", "yarn")),
-    }
-    for name, (value, known) in supported.items():
-        if value not in known:
-            raise InvalidRequest(
-                f"the model's {name} is {value!r}; the embedded engine computes {' or '.join(map(repr, known))} only"
-            )

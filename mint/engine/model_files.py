@@ -1,0 +1,128 @@
+"""The weights of a Qwen3 model, read from its safetensors files tensor by tensor.
+
+transformers reads the same files into a module of its own, of which only the tensors would be used here: importing that
+module takes two seconds and 85 MiB, and the weights exist twice while they are copied out of it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file
+
+from mint.engine.decoder import Decoder, LayerWeights
+from mint.engine.decoder_shape import DecoderShape
+from mint.engine.layer_ops import LayerOps
+from mint.engine.rotary import Rotary
+from mint.errors import InvalidRequest
+
+
+class ModelFiles:
+    """One file, or several with an index, in a folder or in the hub's cache; OSError where there are none.
+
+    Tensors arrive on `device` in `dtype`.
+    """
+
+    def __init__(self, location: str, device: torch.device, dtype: torch.dtype) -> None:
+        self._location, self._device, self._dtype = location, device, dtype
+        self._file_of: dict[str, str] = {}
+        try:
+            file = self._find(SAFE_WEIGHTS_NAME)
+        except OSError as no_single_file:
+            try:
+                index = self._find(SAFE_WEIGHTS_INDEX_NAME)
+            except OSError:
+                raise no_single_file from None
+            self._file_of = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
+        else:
+            with safe_open(file, framework="pt") as tensors:
+                self._file_of = dict.fromkeys(tensors.keys(), SAFE_WEIGHTS_NAME)
+
+    def _find(self, name: str) -> str:
+        found = cached_file(self._location, name)
+        assert found is not None, "cached_file raises where a file is missing"
+        return found
+
+    def read(self, name: str, *shape: int) -> Tensor:
+        """One tensor, a copy of its own. InvalidRequest where it is missing or of another shape."""
+        if name not in self._file_of:
+            raise InvalidRequest(f"the model in {self._location!r} has no tensor {name!r}: its files are not complete")
+        # Opened anew for each: an open file stays mapped, and what was read of it counts as memory.
+        with safe_open(self._find(self._file_of[name]), framework="pt") as tensors:
+            tensor = tensors.get_tensor(name)
+            if tuple(tensor.shape) != shape:
+                raise InvalidRequest(
+                    f"the model in {self._location!r}: tensor {name!r} has shape {tuple(tensor.shape)}, but its config "
+                    f"says {shape}"
+                )
+            return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+
+
+def load_decoder(config: Any, files: ModelFiles, device: torch.device, ops: LayerOps) -> Decoder:
+    """The frozen model of a Qwen3 config and its files. InvalidRequest for a variant that is not computed here."""
+    _check_supported(config)
+    shape = DecoderShape(
+        config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.num_key_value_heads,
+        config.head_dim, config.intermediate_size, config.vocab_size, config.max_position_embeddings,
+    )  # fmt: skip
+    embedding = files.read("model.embed_tokens.weight", shape.vocab_size, shape.hidden)
+    return Decoder(
+        shape,
+        [_layer(files, shape, f"model.layers.{i}") for i in range(shape.num_layers)],
+        embedding,
+        embedding if config.tie_word_embeddings else files.read("lm_head.weight", shape.vocab_size, shape.hidden),
+        files.read("model.norm.weight", shape.hidden),
+        Rotary(config, device),
+        config.rms_norm_eps,
+        ops,
+    )
+
+
+def _layer(files: ModelFiles, shape: DecoderShape, prefix: str) -> LayerWeights:
+    hidden, head_dim, mlp = shape.hidden, shape.head_dim, shape.mlp_hidden
+    query, key_value = shape.num_query_heads * head_dim, shape.num_kv_heads * head_dim
+
+    def read(name: str, *sizes: int) -> Tensor:
+        return files.read(f"{prefix}.{name}.weight", *sizes)
+
+    return LayerWeights(
+        input_norm_H=read("input_layernorm", hidden),
+        qkv=torch.cat(
+            [
+                read("self_attn.q_proj", query, hidden),
+                read("self_attn.k_proj", key_value, hidden),
+                read("self_attn.v_proj", key_value, hidden),
+            ]
+        ),
+        query_norm_D=read("self_attn.q_norm", head_dim),
+        key_norm_D=read("self_attn.k_norm", head_dim),
+        output=read("self_attn.o_proj", hidden, query),
+        mlp_norm_H=read("post_attention_layernorm", hidden),
+        gate_up=torch.cat([read("mlp.gate_proj", mlp, hidden), read("mlp.up_proj", mlp, hidden)]),
+        down=read("mlp.down_proj", hidden, mlp),
+    )
+
+
+def _check_supported(config: Any) -> None:
+    """InvalidRequest for a Qwen3 variant whose forward pass this one is not."""
+    # Where the rotation depends on the longest sequence at hand, a token's logprob would depend on what else is packed
+    # with it.
+    quantization = getattr(config, "quantization_config", None)
+    supported = {
+        "attention_bias": (config.attention_bias, (False,)),
+        "use_sliding_window": (config.use_sliding_window, (False,)),
+        "hidden_act": (config.hidden_act, ("silu",)),
+        "rope_type": (config.rope_parameters["rope_type"], ("default", "linear", "yarn")),
+        "quantization": (quantization["quant_method"] if quantization else None, (None,)),
+    }
+    for name, (value, known) in supported.items():
+        if value not in known:
+            raise InvalidRequest(
+                f"the model's {name} is {value!r}; the embedded engine computes {' or '.join(map(repr, known))} only"
+            )
