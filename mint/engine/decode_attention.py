@@ -32,7 +32,8 @@ class Place:
         self.bias_ST: Tensor | None = None
         if (visible_S < cache.num_positions).any():
             is_visible_ST = np.arange(cache.num_positions)[None, :] < visible_S[:, None]
-            self.bias_ST = torch.from_numpy(np.where(is_visible_ST, np.float32(0), np.float32(-np.inf)))
+            bias_ST = torch.from_numpy(np.where(is_visible_ST, np.float32(0), np.float32(-np.inf)))
+            self.bias_ST = bias_ST.to(cache.keys[0].device)
 
     def scores(self, i_layer: int, query_KSgD: Tensor) -> Tensor:
         """Shape (K, S * g, T)."""
@@ -70,10 +71,10 @@ class DecodeAttention:
         self._bias_ST: Tensor | None = None
         if any(place.bias_ST is not None for place in places):
             biases = [
-                torch.zeros(own.num_runs, width) if place.bias_ST is None else place.bias_ST
+                torch.zeros(own.num_runs, width, device=device) if place.bias_ST is None else place.bias_ST
                 for place, width in zip(places, self._widths, strict=True)
             ]
-            self._bias_ST = torch.cat(biases, dim=1).to(device)
+            self._bias_ST = torch.cat(biases, dim=1)
 
     def __call__(self, i_layer: int, query_BQD: Tensor, key_BKD: Tensor, value_BKD: Tensor) -> Tensor:
         self._own.write_rows(i_layer, self._target, key_BKD, value_BKD)

@@ -59,6 +59,7 @@ class KVCache:
             return
         index = torch.from_numpy(np.maximum(source_R, 0)).to(self._device)
         kept = min(num_positions, self.num_positions) if self.num_runs else 0
+        self.batched_keys, self.batched_values = [], []  # They would keep the old tensors.
         for cache in (self.keys, self.values):
             for i_layer, old in enumerate(cache):
                 # One layer after the other: old and new exist together for one layer only.

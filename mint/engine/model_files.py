@@ -7,6 +7,7 @@ module takes two seconds and 85 MiB, and the weights exist twice while they are 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +51,30 @@ class ModelFiles:
         return found
 
     def read(self, name: str, *shape: int) -> Tensor:
-        """One tensor, a copy of its own. InvalidRequest where it is missing or of another shape."""
+        """One tensor, in memory of its own. InvalidRequest where it is missing or of another shape."""
+        return self.stacked(shape[1:], (name, shape[0]))
+
+    def stacked(self, width: Sequence[int], *parts: tuple[str, int]) -> Tensor:
+        """Tensors of the given first sizes, which are alike in all others (`width`), one below the other."""
+        lengths = [length for _, length in parts]
+        # Each is copied to its place: blocks for single tensors would be freed, and lie between those that stay.
+        whole = torch.empty(sum(lengths), *width, device=self._device, dtype=self._dtype)
+        for (name, _), part in zip(parts, whole.split(lengths), strict=True):
+            self._read_into(name, part)
+        return whole
+
+    def _read_into(self, name: str, part: Tensor) -> None:
         if name not in self._file_of:
             raise InvalidRequest(f"the model in {self._location!r} has no tensor {name!r}: its files are not complete")
         # Opened anew for each: an open file stays mapped, and what was read of it counts as memory.
         with safe_open(self._find(self._file_of[name]), framework="pt") as tensors:
             tensor = tensors.get_tensor(name)
-            if tuple(tensor.shape) != shape:
+            if tensor.shape != part.shape:
                 raise InvalidRequest(
                     f"the model in {self._location!r}: tensor {name!r} has shape {tuple(tensor.shape)}, but its config "
-                    f"says {shape}"
+                    f"says {tuple(part.shape)}"
                 )
-            return tensor.to(device=self._device, dtype=self._dtype, copy=True)
+            part.copy_(tensor)
 
 
 def load_decoder(config: Any, files: ModelFiles, device: torch.device, ops: LayerOps) -> Decoder:
@@ -91,20 +104,18 @@ def _layer(files: ModelFiles, shape: DecoderShape, prefix: str) -> LayerWeights:
     def read(name: str, *sizes: int) -> Tensor:
         return files.read(f"{prefix}.{name}.weight", *sizes)
 
+    def stacked(block: str, **lengths: int) -> Tensor:
+        parts = [(f"{prefix}.{block}.{name}.weight", length) for name, length in lengths.items()]
+        return files.stacked([hidden], *parts)
+
     return LayerWeights(
         input_norm_H=read("input_layernorm", hidden),
-        qkv=torch.cat(
-            [
-                read("self_attn.q_proj", query, hidden),
-                read("self_attn.k_proj", key_value, hidden),
-                read("self_attn.v_proj", key_value, hidden),
-            ]
-        ),
+        qkv=stacked("self_attn", q_proj=query, k_proj=key_value, v_proj=key_value),
         query_norm_D=read("self_attn.q_norm", head_dim),
         key_norm_D=read("self_attn.k_norm", head_dim),
         output=read("self_attn.o_proj", hidden, query),
         mlp_norm_H=read("post_attention_layernorm", hidden),
-        gate_up=torch.cat([read("mlp.gate_proj", mlp, hidden), read("mlp.up_proj", mlp, hidden)]),
+        gate_up=stacked("mlp", gate_proj=mlp, up_proj=mlp),
         down=read("mlp.down_proj", hidden, mlp),
     )
 

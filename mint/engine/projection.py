@@ -141,10 +141,9 @@ class Projection:
     def _blocks(self, logits_CV: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """Each block of a chunk and its logits after temperature, in float32."""
         num_pairs, vocab_size = logits_CV.shape
-        # A row is the work of one thread.
-        size = max(torch.get_num_threads(), _BLOCK_FLOATS // vocab_size)
-        if logits_CV.device.type != "cpu":
-            size = num_pairs
+        size = num_pairs
+        if logits_CV.device.type == "cpu":  # where a row is the work of one thread
+            size = max(torch.get_num_threads(), _BLOCK_FLOATS // vocab_size)
         for start in range(0, num_pairs, size):
             block = slice(start, min(start + size, num_pairs))
             logits_BV = logits_CV[block].float()

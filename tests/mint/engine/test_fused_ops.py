@@ -20,6 +20,7 @@ from torch import Tensor
 
 import mint
 from mint.engine.base_model import ComputeOptions
+from mint.engine.few_row_ops import FewRowOps
 from mint.engine.fused_ops import FusedOps
 from mint.engine.layer_ops import LayerOps, LowRank, PlainOps, Rotation
 
@@ -30,15 +31,24 @@ TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 4e-2}
 
 
 def assert_same(compute: Callable[[LayerOps], Sequence[Tensor]], leaves: Sequence[Tensor]) -> None:
-    """Both kinds of operation give the same values and gradients, relative to the largest of each tensor."""
+    """Both kinds of operation give the same values and gradients, and the same values where none is asked for."""
     found, expected = ([*compute(ops)] for ops in (FusedOps(), PlainOps()))
     slopes = [torch.randn_like(y) for y in expected]
-    found += torch.autograd.grad(found, leaves, slopes)
-    expected += torch.autograd.grad(expected, leaves, slopes)
+    gradients, expected_gradients = (torch.autograd.grad(ys, leaves, slopes) for ys in (found, expected))
+    assert_close([*found, *gradients], [*expected, *expected_gradients], leaves[0].dtype)
+    fused = FusedOps()
+    with torch.no_grad():
+        ops = fused.for_rows(len(leaves[0]))
+        for _ in range(2):  # weights are prepared, then found prepared
+            assert_close([*compute(ops)], expected, leaves[0].dtype)
+
+
+def assert_close(found: Sequence[Tensor], expected: Sequence[Tensor], dtype: torch.dtype) -> None:
+    """To rounding in `dtype`, relative to the largest of each tensor."""
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
         scale = theirs.float().abs().max().item() or 1.0
-        assert (ours.float() - theirs.float()).abs().max().item() <= TOLERANCE[leaves[0].dtype] * scale
+        assert (ours.float() - theirs.float()).abs().max().item() <= TOLERANCE[dtype] * scale
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -100,17 +110,14 @@ def test_linear(dtype: torch.dtype, widths: tuple[int, ...], num_tokens: int, se
     assert_same(lambda ops: [ops.linear(x, weight, lora)], [x, *((a, *bs) if widths else ())])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("num_rows", [1, 8, 128, 129])
-def test_linear_without_gradient_takes_packed_weights(dtype: torch.dtype, num_rows: int) -> None:
-    torch.manual_seed(0)
-    x, weight, ops = torch.randn(num_rows, 64).to(dtype), torch.randn(96, 64).to(dtype), FusedOps()
+def test_few_rows_without_gradient_have_weights_of_their_own_until_something_trains() -> None:
+    fused, x, weight = FusedOps(), torch.randn(129, 64), torch.randn(96, 64)
     with torch.no_grad():
-        for _ in range(2):  # packed, then from the pack
-            found, expected = (own.linear(x, weight, None) for own in (ops, PlainOps()))
-            scale = expected.float().abs().max().item()
-            assert (found.float() - expected.float()).abs().max().item() <= TOLERANCE[dtype] * scale
-    assert len(ops._few_rows._prepared) == (num_rows <= 128)
+        assert fused.for_rows(129) is fused
+        few = fused.for_rows(128)
+        few.linear(x[:128], weight, None)
+    assert isinstance(few, FewRowOps) and len(few._prepared) == 1
+    assert fused.for_rows(1) is fused and not few._prepared
 
 
 def test_first_layer_computes_no_gradient_that_nobody_asks_for() -> None:
