@@ -24,7 +24,8 @@ class EngineOptions:
     device: "cpu", "cuda", "cuda:1", "mps".
     dtype: "float32" or "bfloat16", for the frozen base weights. Adapters and optimizer are always float32.
     home: folder of runs and checkpoints; $MINT_HOME, else ~/.mint.
-    token_budget: packed tokens of one training micro-batch; bounds the memory of activations.
+    token_budget: packed tokens of one training micro-batch; bounds the memory of activations, but for a longer sequence
+        and those that share its beginning.
     max_rows: sequences decoded at the same time.
     share_prefixes: compute the common beginning of training sequences once, and store that of sampled ones once.
     gradient_checkpointing: recompute activations in the backward pass to save memory.

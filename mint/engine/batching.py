@@ -23,6 +23,9 @@ from mint.engine.prefix_tree import PrefixNode, shared_prefixes
 
 # Rows join an attention block while they are at least this fraction of its longest row.
 _BUCKET_FRACTION = 0.7
+# What shares a prefix may stay together up to so many times its longest sequence, whatever the budget says: most of
+# that memory is needed anyhow, and each further micro-batch computes the prefix once more.
+_SHARING_ALLOWANCE = 1.5
 # The packed tokens of a micro-batch are a multiple of this. Depending on how their number divides, oneDNN's product
 # takes up to a third longer; multiples of 4 never do (measured on AVX-512).
 _TOKEN_MULTIPLE = 4
@@ -89,7 +92,9 @@ def plan_micro_batches(
     sequences: Sequence[np.ndarray], token_budget: int, share_prefixes: bool = True,
     groups: Sequence[int] | None = None,
 ) -> list[MicroBatch]:  # fmt: skip
-    """Split token sequences into micro-batches of at most `token_budget` packed tokens (one sequence at least).
+    """Split token sequences into micro-batches of at most `token_budget` packed tokens.
+
+    A sequence that is longer has one to itself, and what shares a prefix may take half as much again as its longest.
 
     Sequences with the same entry in `groups` stay together where they fit. The plan depends on the sequences, their
     order and their groups alone.
@@ -161,7 +166,7 @@ class _Packer:
     def place(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> None:
         """Add a unit whole where it fits, or to a new micro-batch, else part by part, the prefix repeated."""
         index = self._fitting(unit, path)
-        if index is None and unit.node is not None and unit.num_tokens + _depth(path) > self._budget:
+        if index is None and unit.node is not None and unit.num_tokens + _depth(path) > self._limit(unit, path):
             below = _below(unit.node, path)
             for part in unit.parts:
                 self.place(part, below)
@@ -175,6 +180,11 @@ class _Packer:
         insort(self._rooms, (self._room(index), index))
         self._latest = index
 
+    def _limit(self, unit: _Unit, path: tuple[PrefixNode, ...]) -> int:
+        """Tokens of a micro-batch for a unit that shares something, within itself or with what is there already."""
+        is_shared = bool(path) or (unit.node is not None and unit.node.depth > 0)
+        return max(self._budget, int(_SHARING_ALLOWANCE * unit.longest)) if is_shared else self._budget
+
     def _room(self, index: int) -> int:
         return self._budget - self._batches[index].num_tokens
 
@@ -183,9 +193,10 @@ class _Packer:
 
         Units come longest first, so short ones fill what long ones left (best fit decreasing).
         """
-        if path:
-            missing = self._batches[self._latest].missing(path) if self._batches else _depth(path)
-            if missing < _depth(path) and unit.num_tokens + missing <= self._room(self._latest):
+        if path and self._batches:
+            latest = self._batches[self._latest]
+            missing, room = latest.missing(path), self._limit(unit, path) - latest.num_tokens
+            if missing < _depth(path) and unit.num_tokens + missing <= room:
                 return self._latest
         first = bisect_left(self._rooms, (unit.num_tokens + _depth(path), -1))
         return self._rooms[first][1] if first < len(self._rooms) else None

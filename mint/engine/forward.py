@@ -29,7 +29,7 @@ from mint.errors import NonFiniteError
 
 @dataclass(frozen=True)
 class ForwardOptions:
-    """token_budget: packed tokens of one micro-batch; it bounds the memory of activations."""
+    """token_budget: packed tokens of one micro-batch; it bounds the memory of activations (see `batching`)."""
 
     token_budget: int
     share_prefixes: bool = True

@@ -21,7 +21,7 @@ _LARGEST = 2**31 - 1
 _LARGE_MODELS_BLOCK = 2**22
 _KEPT_PROGRAMS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": 256, "LRU_CACHE_CAPACITY": 128}
 """oneDNN's, and the binding's. A micro-batch of many short rows uses nearly as many in attention."""
-_LARGE_MODELS_PROGRAMS = 128
+_LARGE_MODELS_PROGRAMS = 64
 """Of each: they are larger, and compiling one takes less of the time."""
 
 

@@ -46,7 +46,9 @@ def test_every_token_is_planned_once_at_its_position(many, budget, share):
         ]
         covered = sorted(t for run in runs for t in run)
         assert covered == list(range(len(batch.tokens_N)))
-        assert len(batch.tokens_N) <= budget or len(batch.sequence_ids) == 1
+        longest = max(len(many[i]) for i in batch.sequence_ids)
+        most = max(budget, 1.5 * longest + 3) if share else budget
+        assert len(batch.tokens_N) <= most or len(batch.sequence_ids) == 1
         num_real = len(np.unique(np.concatenate(batch.token_index)))
         assert len(batch.tokens_N) == num_real + -num_real % 4
         if not share:
@@ -107,9 +109,17 @@ def test_a_budget_too_small_for_a_tree_splits_it_between_problems():
 
 
 def test_a_group_too_large_for_the_budget_is_split_and_its_prompt_repeated():
-    """Three replies behind their prompt are 572 + 3 * 64 = 764 tokens."""
+    """A prompt of 572 tokens and 8 replies of 64: five fit into half as much again as one with its prompt, 954."""
     batches = plan_micro_batches(few_shot_groups(1, 8), 800)
-    assert [len(batch.tokens_N) for batch in batches] == [764, 764, 700]
+    assert [len(batch.tokens_N) for batch in batches] == [572 + 5 * 64, 572 + 3 * 64]
+
+
+def test_a_group_whose_sequences_exceed_the_budget_is_not_torn_apart():
+    """600 tokens for all, of which one reply with its prompt needs 460."""
+    prompt = np.arange(440)
+    group = [np.concatenate([prompt, 1000 * (i + 1) + np.arange(20)]) for i in range(8)]
+    assert [len(batch.tokens_N) for batch in plan_micro_batches(group, 100)] == [440 + 8 * 20]
+    assert [len(batch.tokens_N) for batch in plan_micro_batches(group, 100, share_prefixes=False)] == [460] * 8
 
 
 def test_short_common_beginnings_are_not_shared():
