@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file
@@ -42,8 +42,11 @@ class ModelFiles:
                 raise no_single_file from None
             self._file_of = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
         else:
-            with safe_open(file, framework="pt") as tensors:
-                self._file_of = dict.fromkeys(tensors.keys(), SAFE_WEIGHTS_NAME)
+            try:
+                with safe_open(file, framework="pt") as tensors:
+                    self._file_of = dict.fromkeys(tensors.keys(), SAFE_WEIGHTS_NAME)
+            except SafetensorError as error:
+                raise OSError(f"{file} is damaged ({error}).") from error
 
     def _find(self, name: str) -> str:
         found = cached_file(self._location, name)

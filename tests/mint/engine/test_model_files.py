@@ -21,7 +21,7 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 from mint.engine.base_model import ComputeOptions, load_base_model
 from mint.engine.forward import ForwardOptions, ForwardPass
 from mint.engine.rotary import Rotary
-from mint.errors import InvalidRequest
+from mint.errors import InvalidRequest, NotFound
 from tests.random_model import make_random_model
 
 ROPES: dict[str, dict[str, Any]] = {
@@ -94,6 +94,14 @@ def test_a_missing_and_a_misshapen_tensor_are_named(tiny_model_dir: Path, tmp_pa
         load_base_model(str(folder), ComputeOptions("cpu", "float32"))
     save_file({other: tensor for other, tensor in tensors.items() if other != name}, file)
     with pytest.raises(InvalidRequest, match=rf"has no tensor '{name}'"):
+        load_base_model(str(folder), ComputeOptions("cpu", "float32"))
+
+
+def test_a_file_that_was_cut_off_is_named(tiny_model_dir: Path, tmp_path: Path) -> None:
+    folder = copied(tiny_model_dir, tmp_path / "model")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(NotFound, match=r"could not be loaded: .*model\.safetensors is damaged"):
         load_base_model(str(folder), ComputeOptions("cpu", "float32"))
 
 
