@@ -122,8 +122,8 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
     is_fused = device.type == "cpu" and options.fused_ops
     if is_fused:
         keep_freed_memory(_is_large(config))
-    files = _loaded(name, lambda location: ModelFiles(location, device, dtype))
-    decoder = load_decoder(config, files, device, FusedOps() if is_fused else PlainOps())
+    ops = FusedOps() if is_fused else PlainOps()
+    decoder = _loaded(name, lambda location: load_decoder(config, ModelFiles(location, device, dtype), device, ops))
     tokenizer = load_tokenizer(name)
     return BaseModel(name, decoder, tokenizer, _eos_token_ids(name, config, tokenizer))
 
@@ -168,6 +168,8 @@ def _loaded(name: str, load: Callable[[str], T]) -> T:
         )
     try:
         return load(str(Path(location).expanduser()) if looks_local else location)
+    except InvalidRequest:  # a ValueError too, which says itself what is wrong
+        raise
     except (OSError, ValueError) as error:
         first_line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise NotFound(

@@ -7,7 +7,8 @@ module takes two seconds and 85 MiB, and the weights exist twice while they are 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,26 +33,20 @@ class ModelFiles:
 
     def __init__(self, location: str, device: torch.device, dtype: torch.dtype) -> None:
         self._location, self._device, self._dtype = location, device, dtype
-        self._file_of: dict[str, str] = {}
         try:
-            file = self._find(SAFE_WEIGHTS_NAME)
+            file = _found(location, SAFE_WEIGHTS_NAME)
         except OSError as no_single_file:
             try:
-                index = self._find(SAFE_WEIGHTS_INDEX_NAME)
+                index = _found(location, SAFE_WEIGHTS_INDEX_NAME)
             except OSError:
                 raise no_single_file from None
-            self._file_of = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
+            name_of = json.loads(Path(index).read_text(encoding="utf-8"))["weight_map"]
+            # Each file once: finding one may ask the hub.
+            found = {name: _found(location, name) for name in sorted(set(name_of.values()))}
+            self._file_of: dict[str, str] = {tensor: found[name] for tensor, name in name_of.items()}
         else:
-            try:
-                with safe_open(file, framework="pt") as tensors:
-                    self._file_of = dict.fromkeys(tensors.keys(), SAFE_WEIGHTS_NAME)
-            except SafetensorError as error:
-                raise OSError(f"{file} is damaged ({error}).") from error
-
-    def _find(self, name: str) -> str:
-        found = cached_file(self._location, name)
-        assert found is not None, "cached_file raises where a file is missing"
-        return found
+            with _opened(file) as tensors:
+                self._file_of = dict.fromkeys(tensors.keys(), file)
 
     def read(self, name: str, *shape: int) -> Tensor:
         """One tensor, in memory of its own. InvalidRequest where it is missing or of another shape."""
@@ -70,7 +65,7 @@ class ModelFiles:
         if name not in self._file_of:
             raise InvalidRequest(f"the model in {self._location!r} has no tensor {name!r}: its files are not complete")
         # Opened anew for each: an open file stays mapped, and what was read of it counts as memory.
-        with safe_open(self._find(self._file_of[name]), framework="pt") as tensors:
+        with _opened(self._file_of[name]) as tensors:
             tensor = tensors.get_tensor(name)
             if tensor.shape != part.shape:
                 raise InvalidRequest(
@@ -78,6 +73,22 @@ class ModelFiles:
                     f"says {tuple(part.shape)}"
                 )
             part.copy_(tensor)
+
+
+def _found(location: str, name: str) -> str:
+    """The path of a file of a model; OSError where there is none."""
+    path = cached_file(location, name)
+    assert path is not None, "cached_file raises where a file is missing"
+    return path
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    try:
+        with safe_open(path, framework="pt") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise OSError(f"{path} is damaged ({error}).") from error
 
 
 def load_decoder(config: Any, files: ModelFiles, device: torch.device, ops: LayerOps) -> Decoder:

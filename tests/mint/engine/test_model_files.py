@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
+from mint.engine import model_files
 from mint.engine.base_model import ComputeOptions, load_base_model
 from mint.engine.forward import ForwardOptions, ForwardPass
 from mint.engine.rotary import Rotary
@@ -71,11 +72,24 @@ def test_several_files_with_an_index_are_one_model(tiny_model_dir: Path, tmp_pat
     model: Any = AutoModelForCausalLM.from_pretrained(tiny_model_dir)
     sharded = tmp_path / "sharded"
     model.save_pretrained(sharded, max_shard_size="100KB")
-    assert len(list(sharded.glob("*.safetensors"))) > 2
+    shards = sorted(sharded.glob("*.safetensors"))
+    assert len(shards) > 2
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (sharded / name).write_bytes((tiny_model_dir / name).read_bytes())
     tokens_T = np.arange(5, 60)
     np.testing.assert_array_equal(logprobs_of(sharded, tokens_T), logprobs_of(tiny_model_dir, tokens_T))
+    shards[1].write_bytes(shards[1].read_bytes()[:-100])
+    with pytest.raises(NotFound, match=rf"could not be loaded: .*{shards[1].name} is damaged"):
+        load_base_model(str(sharded), ComputeOptions("cpu", "float32"))
+
+
+def test_each_file_is_looked_for_once(tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a model of the hub, looking for a file asks the server."""
+    asked: list[str] = []
+    real = model_files.cached_file
+    monkeypatch.setattr(model_files, "cached_file", lambda location, name: asked.append(name) or real(location, name))
+    load_base_model(str(tiny_model_dir), ComputeOptions("cpu", "float32"))
+    assert asked == ["model.safetensors"]
 
 
 def copied(model: Path, to: Path) -> Path:
