@@ -61,11 +61,11 @@ def datums(sequences_D: list[TrainingSequence]) -> list[types.Datum]:
 
 
 def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """To 5e-6 of the largest entry of each tensor: a small entry is a sum of terms of that size, rounded to float32."""
     largest = 0.0
     for name, values in expected.items():
         own_largest = float(np.abs(values).max())
-        # An entry is a sum of terms as large as the largest, each rounded to float32: a small one keeps their rounding.
-        np.testing.assert_allclose(found[name], values, rtol=1e-4, atol=5e-6 * own_largest, err_msg=name)
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=5e-6 * own_largest, err_msg=name)
         largest = max(largest, own_largest)
     assert largest > 0
 
