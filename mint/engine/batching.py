@@ -20,15 +20,13 @@ import numpy as np
 
 from mint.engine.coupling import connected
 from mint.engine.prefix_tree import PrefixNode, shared_prefixes
+from mint.engine.products import ROW_MULTIPLE
 
 # Rows join an attention block while they are at least this fraction of its longest row.
 _BUCKET_FRACTION = 0.7
 # What shares a prefix may stay together up to so many times its longest sequence, whatever the budget says: most of
 # that memory is needed anyhow, and each further micro-batch computes the prefix once more.
 _SHARING_ALLOWANCE = 1.5
-# The packed tokens of a micro-batch are a multiple of this. Depending on how their number divides, oneDNN's product
-# takes up to a third longer; multiples of 4 never do (measured on AVX-512).
-_TOKEN_MULTIPLE = 4
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,6 @@ def plan_micro_batches(
     """Split token sequences into micro-batches of at most `token_budget` packed tokens.
 
     A sequence that is longer has one to itself, and what shares a prefix may take half as much again as its longest.
-
     Sequences with the same entry in `groups` stay together where they fit. The plan depends on the sequences, their
     order and their groups alone.
     """
@@ -143,7 +140,7 @@ class _Packer:
     def __init__(self, lengths: Sequence[int], token_budget: int, groups: Sequence[int] | None) -> None:
         self._lengths = lengths
         self._groups = groups
-        self._budget = token_budget - token_budget % _TOKEN_MULTIPLE
+        self._budget = token_budget - token_budget % ROW_MULTIPLE
         self._batches: list[_Open] = []
         self._rooms: list[tuple[int, int]] = []  # (tokens left, index), the fullest first
         self._latest = -1
@@ -295,7 +292,7 @@ class _Layout:
 
     def fill(self) -> None:
         """Repeat the last token up to a multiple. The copies lengthen its run, where no other token looks at them."""
-        missing = -self._size % _TOKEN_MULTIPLE
+        missing = -self._size % ROW_MULTIPLE
         self.tokens.append(np.repeat(self.tokens[-1][-1:], missing))
         self.positions.append(np.repeat(self.positions[-1][-1:], missing))
         first, length = self.runs[-1]

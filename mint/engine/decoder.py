@@ -87,8 +87,7 @@ class Decoder:
         """Final normed hidden states, shape (N, H); with rows_U of those tokens alone, shape (U, H).
 
         What follows the last layer's attention is computed for no other token. positions_N restart at 0 in each
-        sequence. With `use_checkpointing` a layer's activations are recomputed in the
-        backward pass instead of kept.
+        sequence. With `use_checkpointing` a layer's activations are recomputed in the backward pass instead of kept.
         """
         hidden_NH = F.embedding(tokens_N, self.embedding)
         rotation = self._rotary(positions_N, hidden_NH.dtype)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mint.engine.layer_ops import LayerOps, LowRank, Rotation
-from mint.engine.products import HAS_ONEDNN, adapted_product, packed_weight
+from mint.engine.products import adapted_product, packed_weight
 
 FEW_ROWS = 128
 """Up to so many rows reading the weights takes as long as multiplying, and their layout matters."""
@@ -70,8 +70,8 @@ class FewRowOps:
         """The frozen weight as oneDNN reads it fastest."""
 
         def prepare() -> Tensor:
-            is_worth_it = HAS_ONEDNN and weight.numel() * weight.itemsize <= _LARGEST_PACKED_BYTES
-            return packed_weight(weight, FEW_ROWS) if is_worth_it else weight
+            is_small = weight.numel() * weight.itemsize <= _LARGEST_PACKED_BYTES
+            return packed_weight(weight, FEW_ROWS) if is_small else weight
 
         return self._once(weight, prepare)
 

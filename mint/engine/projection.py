@@ -20,12 +20,12 @@ from torch import Tensor
 
 from mint.engine.adapters import LoraWeights
 from mint.engine.decoder import Decoder
+from mint.engine.products import ROW_MULTIPLE
 
 # The logits of a chunk have this many bytes, and with a large vocabulary a chunk has at least so many pairs: each chunk
 # reads the whole unembedding.
 _CHUNK_BYTES = 2**25
 _SMALLEST_CHUNK = 192
-_CHUNK_MULTIPLE = 4  # see `batching`
 # A GPU needs larger products to be busy.
 _GPU_CHUNK_BYTES = 2**28
 # Logits of one block, 1 MiB in float32. A GPU hides its memory by itself: there a chunk is one block.
@@ -127,7 +127,7 @@ class Projection:
         if num_chunks == 0:
             return
         size = -(-num_pairs // num_chunks)  # all alike: a small last one would cost nearly as much as a full one
-        size += -size % _CHUNK_MULTIPLE
+        size += -size % ROW_MULTIPLE
         buffer_CV = self._hidden_PH.new_empty(min(size, num_pairs), vocab_size)
         for start in range(0, num_pairs, size):
             chunk = slice(start, min(start + size, num_pairs))

@@ -217,7 +217,8 @@ async def test_resume_with_another_rank_is_refused(run: Callable[..., Any]) -> N
 
 
 async def test_the_reward_rises(run: Callable[..., Any], tmp_path: Path) -> None:
-    await run(data={"num_batches": 20, "groups_per_batch": 4, "group_size": 8}, learning_rate=2e-2)
+    """With so many groups it does for each of ten seeds; with four it did for some."""
+    await run(data={"num_batches": 20, "groups_per_batch": 16, "group_size": 8}, learning_rate=2e-2)
     rewards = [line["env/all/reward/total"] for line in lines(tmp_path / "run")]
     assert rewards[0] < 0.7
     assert rewards[-1] > 0.95
