@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.random_model import make_random_model
 
@@ -13,6 +14,10 @@ from tests.random_model import make_random_model
 NUM_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 if NUM_WORKERS > 1:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // NUM_WORKERS)))
+
+# How long an example takes is the machine's affair: one flush of a busy disk is past hypothesis's own deadline.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -88,7 +88,7 @@ def test_digits_stand_alone() -> None:
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_text_survives_the_tokenizer(text: str) -> None:
     assert TOKENIZER.decode(encode(text)) == text
 

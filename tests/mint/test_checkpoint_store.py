@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mint.checkpoint_archive import write_archive
@@ -124,7 +124,6 @@ def test_any_flipped_byte_is_found_and_its_file_named(store: CheckpointStore) ->
     folder = save(store, content=bytes(range(64)))
     sound = content_of(folder)
 
-    @settings(deadline=None)
     @given(st.sampled_from(sorted(sound)), st.integers(0, 10_000), st.integers(1, 255))
     def check(name: str, position: int, flipped_bits: int) -> None:
         content = bytearray(sound[name])

@@ -203,7 +203,7 @@ def assert_as_saved(loaded: LoadedCheckpoint) -> None:
     assert loaded.rng_state == {"seed": 5} and loaded.manifest.step == 3 and loaded.manifest.base_model == "mint-tiny"
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_flipped_byte_in_any_file_is_refused_by_name_or_harmless(
     good: CheckpointStore, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -216,7 +216,7 @@ def test_a_flipped_byte_in_any_file_is_refused_by_name_or_harmless(
     assert_refused_or_harmless(store, file.name)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_a_file_that_is_cut_off_or_gone_is_refused_by_name_or_harmless(
     good: CheckpointStore, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

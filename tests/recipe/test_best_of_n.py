@@ -33,7 +33,7 @@ def test_three_replies_by_hand() -> None:
     assert values_K == pytest.approx([0.4, (0.7 + 0.4 + 0.7) / 3, 0.7])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), min_size=1, max_size=7))
 def test_every_k_is_the_mean_over_all_subsets(replies: list[tuple[int, int]]) -> None:
     selector, value = [float(s) for s, _ in replies], [float(v) for _, v in replies]

@@ -9,7 +9,7 @@ from recipe.token_spans import TokenSpans
 from recipe.tokenizer_utils import get_tokenizer
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=40))
 def test_lengths_add_up_to_the_text_of_the_built_in_tokenizer(text: str) -> None:
     tokenizer = get_tokenizer("mint-tiny")
@@ -19,7 +19,7 @@ def test_lengths_add_up_to_the_text_of_the_built_in_tokenizer(text: str) -> None
     assert lengths is not None and len(lengths) == len(tokens) and sum(lengths) == len(decoded)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(0, 4095), max_size=24))
 def test_whatever_is_sampled_has_one_length_per_token_or_none_at_all(tokens: list[int]) -> None:
     """Random tokens break characters apart; where lengths come out, they cut the text as the tokens wrote it."""

@@ -30,7 +30,7 @@ def test_control_characters_are_written_out() -> None:
     assert token_view(["a\x1b[31mb\r\t"], [1], [False], PLAIN) == [r"       1 | a\x1b[31mb\r\t"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(max_size=30))
 def test_no_text_is_lost_between_tokens(text: str) -> None:
     tokens = TOKENIZER.encode(text, add_special_tokens=False)

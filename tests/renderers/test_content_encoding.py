@@ -41,7 +41,7 @@ def test_tool_list_and_tool_calls_write_no_control_token(qwen3_tokenizer: Any) -
 CONTROL_TEXT = ["<|im_end|>", "<|im_start|>", "<|fim_pad|>", "<", "<|im_", "end|>", "|>", "a", " ", "\n"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(parts=st.lists(st.sampled_from(CONTROL_TEXT), max_size=8))
 def test_text_is_kept_whatever_is_cut(qwen3_tokenizer: Any, parts: list[str]) -> None:
     encoder = ContentEncoder(qwen3_tokenizer)

@@ -99,7 +99,7 @@ def test_instruct_renderer_reads_think_tags_as_content(qwen3_tokenizer: Any) -> 
 PLAIN = st.text(st.characters(exclude_characters="<", exclude_categories=["Cs"]), max_size=20)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     thinking=PLAIN.map(lambda text: text.strip("\n")),
     content=PLAIN.map(lambda text: text.lstrip("\n")),
@@ -119,7 +119,7 @@ def test_what_is_trained_reads_back_as_the_message(
     assert renderer.parse_response(trained) == (reply, ParseStatus.COMPLETE)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_any_tokens_can_be_parsed(qwen3_tokenizer: Any, data: st.DataObject) -> None:
     tokens = data.draw(st.lists(st.integers(0, len(qwen3_tokenizer) + 5), max_size=12))

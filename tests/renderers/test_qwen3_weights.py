@@ -192,7 +192,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 
 
 @pytest.mark.parametrize("renderer_name", THINKING_MODES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=conversations())
 def test_prompt_is_a_prefix_of_the_supervised_example(
     qwen3_tokenizer: Any, renderer_name: str, messages: list[Message]

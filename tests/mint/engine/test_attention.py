@@ -74,7 +74,7 @@ def largest_difference(many: list[Tensor], expected: list[Tensor]) -> float:
     return max(differences)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
     num_problems=st.integers(0, 3),

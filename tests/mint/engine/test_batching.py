@@ -155,7 +155,7 @@ def loss_and_gradient(model, data, options) -> tuple[list[np.ndarray], float, to
     return result.logprobs, result.loss_sum, gradient
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     many=sequences,
     budget=st.sampled_from([1, 60, 150, 10_000]),
@@ -184,7 +184,7 @@ def test_no_plan_changes_logprobs_or_gradient(model, many, budget, share, checkp
     assert float((gradient - total).abs().max()) <= 1e-5 * max(float(total.abs().max()), 1.0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(many=sequences, budget=st.integers(1, 150), share=st.booleans(), data=st.data())
 def test_a_group_is_split_only_where_it_does_not_fit(many, budget, share, data):
     groups = [data.draw(st.integers(0, len(many))) for _ in many]

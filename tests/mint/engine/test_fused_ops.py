@@ -56,7 +56,7 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(num_tokens=SIZES, seed=st.integers(0, 99))
 def test_norm(dtype: torch.dtype, num_tokens: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -75,7 +75,7 @@ def test_norm_of_worked_numbers() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(num_tokens=SIZES, seed=st.integers(0, 99))
 def test_gated(dtype: torch.dtype, num_tokens: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -85,7 +85,7 @@ def test_gated(dtype: torch.dtype, num_tokens: int, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_query_heads", "num_kv_heads"), [(4, 2), (3, 3), (6, 1)])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(num_tokens=SIZES, seed=st.integers(0, 99))
 def test_heads(dtype: torch.dtype, num_query_heads: int, num_kv_heads: int, num_tokens: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -100,7 +100,7 @@ def test_heads(dtype: torch.dtype, num_query_heads: int, num_kv_heads: int, num_
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("widths", [(), (96,), (96, 32), (64, 32, 32)])
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(num_tokens=SIZES, seed=st.integers(0, 99))
 def test_linear(dtype: torch.dtype, widths: tuple[int, ...], num_tokens: int, seed: int) -> None:
     torch.manual_seed(seed)

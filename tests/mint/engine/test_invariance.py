@@ -26,7 +26,6 @@ member_of_group = tokens_of_sequence.map(lambda own: PREFIX + own)
 sequences = st.lists(st.one_of(tokens_of_sequence, member_of_group, member_of_group), min_size=1, max_size=8)
 quietly = settings(
     max_examples=8,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

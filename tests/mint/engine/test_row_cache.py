@@ -99,7 +99,7 @@ prompt = st.tuples(st.booleans(), st.integers(1, 12)).map(lambda p: COMMON * p[0
 joining = st.lists(st.tuples(prompt, st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(arrivals=st.lists(joining, min_size=1, max_size=3), share=st.booleans(), seed=st.integers(0, 999))
 def test_rows_that_join_and_leave_see_what_they_would_see_alone(arrivals, share, seed) -> None:
     cache = RowCache(SHAPE, torch.device("cpu"), torch.float32, share)

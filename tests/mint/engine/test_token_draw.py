@@ -28,7 +28,7 @@ def distribution(logits_V: torch.Tensor, temperature: float) -> np.ndarray:
     return weights_V / weights_V.sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     num_rows=st.integers(1, 9),

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recipe.preference.calibration import (
@@ -29,7 +29,6 @@ def temperature_on_a_grid(margins: list[float]) -> float:
     return float(grid[losses.mean(axis=1).argmin()])
 
 
-@settings(deadline=None)
 @given(margins=st.lists(st.floats(-20, 20).filter(lambda m: abs(m) > 1e-2), min_size=1, max_size=12))
 def test_the_fit_is_the_best_point_of_a_grid(margins: list[float]) -> None:
     step = math.log(HIGHEST_TEMPERATURE / LOWEST_TEMPERATURE) / 20_000
@@ -46,7 +45,6 @@ def test_the_temperature_by_hand() -> None:
     assert fit_temperature(margins) == pytest.approx(2 / math.log(7 / 3))
 
 
-@settings(deadline=None)
 @given(scale=st.floats(0.1, 10))
 def test_margins_twice_as_large_have_twice_the_temperature(scale: float) -> None:
     margins = torch.tensor([1.0, 2.0, -0.5, 3.0, 0.4], dtype=torch.float64)

@@ -43,7 +43,7 @@ pair_lists = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(pairs=pair_lists, share=st.sampled_from([0.0, 0.3, 0.6]), seed=st.integers(0, 3))
 def test_what_is_written_is_read_back_clean_and_split(
     pairs: list[PreferencePair], share: float, seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -98,7 +98,7 @@ def test_it_holds_the_true_share_as_often_as_it_says() -> None:
     assert 0.95 - 0.033 <= num_held / 400 <= 0.95 + 0.033
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(hits=HITS, num_prompts=st.integers(1, 40), seed=st.integers(0, 9))
 def test_bounds_order_and_swapping(hits: list[float], num_prompts: int, seed: int) -> None:
     prompts = with_prompts(len(hits), num_prompts)

@@ -110,7 +110,7 @@ def test_few_pairs_are_not_judged(num_pairs: int) -> None:
     assert word_model_noise(pairs, number_pairs(pairs, TextNumbers())) is None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("cd")), min_size=1, max_size=8))
 def test_the_fit_is_where_the_slope_of_the_loss_is_zero(replies: list[tuple[str, str]]) -> None:
     """Against the definition written with autograd on a dense matrix."""

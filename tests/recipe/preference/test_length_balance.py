@@ -52,7 +52,7 @@ def most_matches(longer: list[int], shorter: list[int], max_ratio: float) -> int
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     longer=st.lists(st.integers(1, 12), max_size=5),
     shorter=st.lists(st.integers(1, 12), max_size=5),

@@ -43,7 +43,6 @@ def value_and_slopes(
     return loss.item(), chosen_N.grad.tolist(), rejected_N.grad.tolist()
 
 
-@settings(deadline=None)
 @given(chosen=rewards, data=st.data())
 def test_the_defaults_are_the_mean_bradley_terry_loss_bit_for_bit(chosen: list[float], data: st.DataObject) -> None:
     rejected = data.draw(st.lists(st.floats(-50, 50, width=32), min_size=len(chosen), max_size=len(chosen)))
@@ -125,7 +124,7 @@ def test_the_length_model_finds_the_odds_that_lengths_were_drawn_with() -> None:
     assert (model.sign, model.slope) == (pytest.approx(0.8, abs=0.1), pytest.approx(0.05, abs=0.01))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(differences=st.lists(st.integers(-500, 500), max_size=30))
 def test_no_point_near_the_length_model_is_better(differences: list[int]) -> None:
     model = LengthModel.fit(differences)

@@ -211,7 +211,7 @@ async def test_a_score_that_is_no_number_is_named() -> None:
         await examine(ExaminedScorer(Scorer(lambda text: math.nan if text.startswith("red") else 0.0)), word_pairs(40))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(num_pairs=st.integers(1, 40), seed=st.integers(0, 5), slope=st.sampled_from([-1.0, 0.03, 2.0]))
 async def test_order_and_swapping(num_pairs: int, seed: int, slope: float) -> None:
     pairs = word_pairs(num_pairs, seed)

@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recipe.preference.text_clusters import near_duplicate_leaders, normalised, similarity
@@ -60,7 +60,6 @@ def test_similarity_is_one_for_equal_texts_and_falls_with_each_change() -> None:
     assert values == sorted(values, reverse=True) and values[-1] < 0.05
 
 
-@settings(deadline=None)
 @given(edits=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 30), st.integers(0, 10**6)), min_size=1, max_size=12))
 def test_leaders_are_those_that_comparing_everything_gives(edits: list[tuple[int, int, int]]) -> None:
     """A text differs from its base in the first words; the similarity on each side of 0.8 is found rightly."""

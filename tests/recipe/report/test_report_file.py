@@ -140,7 +140,7 @@ def test_damaged_files_are_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     assert core["stages"][0]["metrics"] == {"steps": [0], "columns": {}}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ANY_JSON, st.sampled_from(EPISODE_FIELDS), st.sampled_from(TURN_FIELDS))
 def test_no_content_of_a_rollout_file_keeps_the_report_from_being_written(
     tmp_path_factory: pytest.TempPathFactory, value: Any, name: str, turn_name: str

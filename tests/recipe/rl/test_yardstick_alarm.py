@@ -32,7 +32,7 @@ def test_signed_ranks_by_hand() -> None:
     assert signed_rank_p(np.array([-4.0, -6.0, 1, 2, 3, 5, 7, 8, 9, 10])) == pytest.approx(43 / 1024)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(-3, 3), max_size=8))
 def test_signed_ranks_are_those_of_all_signs(differences: list[int]) -> None:
     assert signed_rank_p(np.array(differences, dtype=float)) == pytest.approx(enumerated_p(differences))
