@@ -25,8 +25,8 @@ from mint.engine.batching import MicroBatch, Rows
 # Scores of one block, all heads together, in the model's dtype. More leaves the processor's cache; with less, what each
 # call costs weighs more.
 _BLOCK_BYTES = 1 << 20
-# Query positions of one block of a causal row: fewer skip more of the unseen half, more make better matrix products.
-_CAUSAL_POSITIONS = 64
+# Most query positions of one block of a causal row: fewer skip more of the unseen half, more make fewer, larger calls.
+_CAUSAL_POSITIONS = 192
 
 
 class _Tile:
@@ -115,7 +115,7 @@ def blocked_attention(query_NQD: Tensor, key_NKD: Tensor, value_NKD: Tensor, pla
 
 
 class _BlockedAttention(torch.autograd.Function):
-    """Keeps queries, keys, values and the result for the backward pass; with prefixes, also the weight of each part."""
+    """Keeps queries, keys and values for the backward pass; with prefixes, also the result and each part's weight."""
 
     @staticmethod
     def forward(ctx: Any, query_NQD: Tensor, key_NKD: Tensor, value_NKD: Tensor, plan: BlockedPlan) -> Tensor:
@@ -138,31 +138,35 @@ class _BlockedAttention(torch.autograd.Function):
                 parts.append((prefix.queries, _merge_prefix(query_NQD, key, value, prefix, out_NQD, lse_NQ)))
             weights = [part_lse.sub_(lse_NQ[tokens]).exp_() for tokens, part_lse in parts]
         out_NQD = out_NQD.to(query_NQD.dtype)
-        ctx.save_for_backward(query_NQD, key_NKD, value_NKD, out_NQD, *weights)
+        ctx.save_for_backward(query_NQD, key_NKD, value_NKD, *((out_NQD, *weights) if weights else ()))
         ctx.plan = plan
         return out_NQD
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        query_NQD, key_NKD, value_NKD, out_NQD, *weights = ctx.saved_tensors
+        query_NQD, key_NKD, value_NKD, *merged = ctx.saved_tensors
         plan: BlockedPlan = ctx.plan
         inputs, num_kv_heads = (query_NQD, key_NKD, value_NKD), key_NKD.shape[1]
-        delta_NQ = (grads[0] * out_NQD).sum(-1, dtype=_exact(out_NQD.dtype))
         # Gradients of parts are added in float32.
-        dtype = _exact(out_NQD.dtype) if plan.prefixes else out_NQD.dtype
+        dtype = _exact(query_NQD.dtype) if plan.prefixes else query_NQD.dtype
         totals = (
             torch.empty(query_NQD.shape, dtype=dtype),
             torch.empty(key_NKD.shape, dtype=dtype),
             torch.empty(value_NKD.shape, dtype=dtype),
         )
-        grad_NQD, own_delta_NQ = _weighted(grads[0], delta_NQ, weights[0]) if weights else (grads[0], delta_NQ)
+        grad_NQD, delta_NQ, own_delta_NQ = grads[0], None, None
+        if merged:
+            delta_NQ = (grads[0] * merged[0]).sum(-1, dtype=dtype)
+            grad_NQD, own_delta_NQ = _weighted(grads[0], delta_NQ, merged[1])
         for tile in plan.tiles:
             query, key, value = (tile.take(x, num_kv_heads) for x in inputs)
             # What a padded position says must not reach the keys.
-            grad, delta = (tile.take(x, num_kv_heads, zero_padding=True) for x in (grad_NQD, own_delta_NQ))
+            grad = tile.take(grad_NQD, num_kv_heads, zero_padding=True)
+            delta = tile.take(own_delta_NQ, num_kv_heads, zero_padding=True) if own_delta_NQ is not None else None
             for part, total in zip(_causal_gradient(query, key, value, grad, delta), totals, strict=True):
                 tile.put(part, total)
-        for prefix, weight_nQ in zip(plan.prefixes, weights[1:], strict=True):
+        for prefix, weight_nQ in zip(plan.prefixes, merged[2:], strict=True):
+            assert delta_NQ is not None
             _add_prefix_gradient(inputs, grads[0], delta_NQ, weight_nQ, prefix, totals)
         query_grad, key_grad, value_grad = (total.to(query_NQD.dtype) for total in totals)
         return query_grad, key_grad, value_grad, None
@@ -173,86 +177,107 @@ def _exact(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8)
 def _unseen(num_positions: int, group: int, dtype: torch.dtype) -> Tensor:
-    """Added to the scores of `num_positions` positions among themselves, (M, positions): -inf on what is later."""
+    """Added to the scores of `num_positions` positions among themselves, (M, positions): -inf on what is later.
+
+    Its upper left corner serves fewer positions.
+    """
     unseen = torch.full((num_positions, num_positions), -torch.inf, dtype=dtype).triu_(1)
     return unseen.repeat_interleave(group, dim=0)
 
 
+def _scaled(query_XMD: Tensor) -> Tensor:
+    """Queries whose products with keys are scores. It also scales their gradient."""
+    return query_XMD * query_XMD.shape[2] ** -0.5
+
+
 def _softmax(query_XMD: Tensor, key_XSD: Tensor, unseen: Tensor | None, with_lse: bool) -> tuple[Tensor, Tensor | None]:
-    """Probabilities (X, M, S), and the log-sum-exp of the scaled scores, (X, M). `unseen` masks the last keys."""
-    scores = query_XMD.new_empty(query_XMD.shape[0], query_XMD.shape[1], key_XSD.shape[1])
-    torch.baddbmm(
-        scores, query_XMD, key_XSD.transpose(1, 2), beta=0, alpha=query_XMD.shape[2] ** -0.5, out=scores
-    )  # fmt: skip
+    """Probabilities (X, M, S) of scaled queries, and their scores' log-sum-exp, (X, M). `unseen` masks the last keys.
+
+    With log-sum-exp they are float32. Without, they are rounded to the dtype of the queries, in the one pass that
+    makes them.
+    """
+    scores = torch.bmm(query_XMD, key_XSD.transpose(1, 2))
     if unseen is not None:
         scores[:, :, -unseen.shape[1] :] += unseen
-    probabilities = torch.softmax(scores, -1, dtype=_exact(scores.dtype))
     if not with_lse:
-        return probabilities, None
+        return torch.softmax(scores, -1), None
+    probabilities = torch.softmax(scores, -1, dtype=_exact(scores.dtype))
     # The largest probability belongs to the largest score: log p = score - lse.
     return probabilities, scores.amax(-1).to(probabilities.dtype).sub_(probabilities.amax(-1).log_())
 
 
 def _softmax_gradient(
-    query_XMD: Tensor, key_XSD: Tensor, value_XSD: Tensor, grad_XMD: Tensor, delta_XM: Tensor, unseen: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of query, key and value of one block; delta is the sum of gradient times result, all parts included.
+    query_XMD: Tensor, key_XSD: Tensor, value_XSD: Tensor, grad_XMD: Tensor, delta_XM: Tensor | None,
+    unseen: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of the scaled query, key and value of one block.
 
-    Where a block is one part of several, grad and delta carry the part's weight.
+    Where a block is one part of what its queries see, grad and delta carry the part's weight; delta is the sum of
+    gradient times result, all parts included. Without delta the block is all they see.
     """
-    dtype, scale = query_XMD.dtype, query_XMD.shape[2] ** -0.5
     probabilities, _ = _softmax(query_XMD, key_XSD, unseen, with_lse=False)
-    value_grad = torch.bmm(probabilities.to(dtype).transpose(1, 2), grad_XMD)
-    score_grad = torch.bmm(grad_XMD, value_XSD.transpose(1, 2)).to(probabilities.dtype)
-    score_grad = score_grad.sub_(delta_XM.unsqueeze(-1)).mul_(probabilities).to(dtype)
-    query_grad = torch.bmm(score_grad, key_XSD).mul_(scale)
-    key_grad = torch.bmm(score_grad.transpose(1, 2), query_XMD).mul_(scale)
-    return query_grad, key_grad, value_grad
+    value_grad = torch.bmm(probabilities.transpose(1, 2), grad_XMD)
+    score_grad = torch.bmm(grad_XMD, value_XSD.transpose(1, 2))
+    if delta_XM is None:
+        score_grad = torch.ops.aten._softmax_backward_data(score_grad, probabilities, -1, score_grad.dtype)
+    else:
+        exact = _exact(score_grad.dtype)
+        score_grad = score_grad.to(exact).sub_(delta_XM.unsqueeze(-1)).mul_(probabilities).to(query_XMD.dtype)
+    return torch.bmm(score_grad, key_XSD), torch.bmm(score_grad.transpose(1, 2), query_XMD), value_grad
 
 
 def _causal_blocks(num_queries: int, num_positions: int, dtype: torch.dtype) -> Iterator[tuple[slice, slice, Tensor]]:
     """(query positions, key positions, mask) of each block of a causal row, the last one first."""
-    group = num_queries // num_positions
-    for start in reversed(range(0, num_positions, _CAUSAL_POSITIONS)):
-        stop = min(start + _CAUSAL_POSITIONS, num_positions)
-        yield slice(start * group, stop * group), slice(stop), _unseen(stop - start, group, dtype)
+    group, stop = num_queries // num_positions, num_positions
+    unseen = _unseen(_CAUSAL_POSITIONS, group, dtype)
+    for num_left in range(-(-num_positions // _CAUSAL_POSITIONS), 0, -1):
+        size = -(-stop // num_left)  # all nearly alike
+        start = stop - size
+        yield slice(start * group, stop * group), slice(stop), unseen[: size * group, :size]
+        stop = start
 
 
 def _causal(query_XMD: Tensor, key_XTD: Tensor, value_XTD: Tensor, with_lse: bool) -> tuple[Tensor, Tensor | None]:
     """The result (X, M, D) of rows that attend causally to themselves, and the log-sum-exp of their scores."""
-    out_XMD = torch.empty_like(query_XMD)
-    lse_XM = query_XMD.new_empty(query_XMD.shape[:2], dtype=_exact(query_XMD.dtype)) if with_lse else None
+    query_XMD, outs, lses = _scaled(query_XMD), [], []
     for queries, keys, unseen in _causal_blocks(query_XMD.shape[1], key_XTD.shape[1], query_XMD.dtype):
         probabilities, lse = _softmax(query_XMD[:, queries], key_XTD[:, keys], unseen, with_lse)
-        out_XMD[:, queries] = torch.bmm(probabilities.to(query_XMD.dtype), value_XTD[:, keys])
-        if lse_XM is not None and lse is not None:
-            lse_XM[:, queries] = lse
-    return out_XMD, lse_XM
+        outs.append(torch.bmm(probabilities.to(query_XMD.dtype), value_XTD[:, keys]))
+        if lse is not None:
+            lses.append(lse)
+    return _joined(outs), _joined(lses) if with_lse else None
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """The results of the blocks, which come last first, along axis 1."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts[::-1], dim=1)
 
 
 def _causal_gradient(
-    query_XMD: Tensor, key_XTD: Tensor, value_XTD: Tensor, grad_XMD: Tensor, delta_XM: Tensor
+    query_XMD: Tensor, key_XTD: Tensor, value_XTD: Tensor, grad_XMD: Tensor, delta_XM: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value of `_causal`."""
+    query_XMD = _scaled(query_XMD)
     query_grads, key_grad, value_grad = [], None, None
     for queries, keys, unseen in _causal_blocks(query_XMD.shape[1], key_XTD.shape[1], query_XMD.dtype):
         # Each is an operand of several products, and a product copies what is not contiguous.
         query, key, value, grad = (
             x.contiguous() for x in (query_XMD[:, queries], key_XTD[:, keys], value_XTD[:, keys], grad_XMD[:, queries])
         )
-        query_part, key_part, value_part = _softmax_gradient(query, key, value, grad, delta_XM[:, queries], unseen)
+        delta = delta_XM[:, queries] if delta_XM is not None else None
+        query_part, key_part, value_part = _softmax_gradient(query, key, value, grad, delta, unseen)
         query_grads.append(query_part)
         if key_grad is None or value_grad is None:  # the last block sees every key
             key_grad, value_grad = key_part, value_part
-            if keys.stop > _CAUSAL_POSITIONS:  # more blocks to add
+            if queries.start > 0:  # more blocks to add
                 key_grad, value_grad = key_part.to(_exact(key_part.dtype)), value_part.to(_exact(value_part.dtype))
         else:
             key_grad[:, keys] += key_part
             value_grad[:, keys] += value_part
     assert key_grad is not None and value_grad is not None
-    return torch.cat(query_grads[::-1], dim=1), key_grad, value_grad
+    return _scaled(_joined(query_grads)), key_grad, value_grad
 
 
 def _merge_prefix(
@@ -262,7 +287,7 @@ def _merge_prefix(
     num_kv_heads, num_query_heads = key_KSD.shape[0], query_NQD.shape[1]
     part_lses = []
     for run in prefix.runs:
-        query_KMD = _heads_first(query_NQD[run], 1, num_kv_heads)
+        query_KMD = _scaled(_heads_first(query_NQD[run], 1, num_kv_heads))
         probabilities, lse_KM = _softmax(query_KMD, key_KSD, None, with_lse=True)
         assert lse_KM is not None
         part_nQD = _tokens_first(torch.bmm(probabilities.to(query_KMD.dtype), value_KSD), 1, num_query_heads)
@@ -286,9 +311,9 @@ def _add_prefix_gradient(
     for run in prefix.runs:
         weight = weight_nQ[run.start - prefix.queries.start : run.stop - prefix.queries.start]
         grad, delta = (_heads_first(x, 1, num_kv_heads) for x in _weighted(grad_NQD[run], delta_NQ[run], weight))
-        query_KMD = _heads_first(query_NQD[run], 1, num_kv_heads)
+        query_KMD = _scaled(_heads_first(query_NQD[run], 1, num_kv_heads))
         query_part, key_part, value_part = _softmax_gradient(query_KMD, key_KSD, value_KSD, grad, delta, None)
-        totals[0][run] += _tokens_first(query_part, 1, query_NQD.shape[1])
+        totals[0][run] += _tokens_first(_scaled(query_part), 1, query_NQD.shape[1])
         key_grad += key_part
         value_grad += value_part
     totals[1][prefix.keys] += _tokens_first(key_grad, 1, num_kv_heads)
