@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from mint.engine.thread_teams import release_team
+
 logger = logging.getLogger(__name__)
 
 _QUIET_ROUNDS = 24
@@ -52,6 +54,7 @@ class CallerGate:
 
     def submitted(self, future: concurrent.futures.Future) -> None:
         """The running thread or loop has submitted a request that will complete `future`."""
+        release_team()
         loop = _running_loop()
         with self._changed:
             caller = self._caller(loop)
@@ -77,6 +80,7 @@ class CallerGate:
     @contextmanager
     def waiting(self, future: concurrent.futures.Future) -> Iterator[None]:
         """The running thread blocks until `future` is done; an event loop that blocks like this rests too."""
+        release_team()
         with self._changed:
             caller = self._caller(_running_loop())
             caller.watch_id += 1

@@ -56,6 +56,7 @@ ALLOWED = {
     ("envs/judges.py", "__getstate__"): "leaves out what a copy in the user's own process makes anew",
     ("envs/tools.py", "__reduce__"): "a tool is pickled by the name of its function, for the user's own processes",
     ("mint/engine/host_memory.py", "ctypes"): "four settings of the C library's malloc",
+    ("mint/engine/thread_teams.py", "ctypes"): "OpenMP's call that lets a thread's team go",
     ("benchmarks/speed/__main__.py", "subprocess"): "starts our own rows, one process each, without a shell",
     ("mint/engine/engine.py", "ctypes"): "asks our own worker thread to end when the interpreter does",
 }
