@@ -115,7 +115,7 @@ class Decoder:
             hidden_NH, attended = hidden_NH.index_select(0, rows_U), attended.index_select(0, rows_U)
         hidden_NH = hidden_NH + ops.linear(attended, weights.output, own.output)
         gate_up = ops.linear(ops.norm(hidden_NH, weights.mlp_norm_H, eps), weights.gate_up, own.gate_up)
-        return hidden_NH + ops.linear(ops.gated(gate_up), weights.down, own.down)
+        return hidden_NH + ops.gated_linear(gate_up, weights.down, own.down)
 
     def logits(self, hidden_NH: Tensor, lora: LoraWeights | None) -> Tensor:
         """Vocabulary logits in float32, shape (N, V). Callers keep N small: V is the large axis."""

@@ -61,10 +61,10 @@ class FewRowOps:
         turned = (normed * cos).addcmul_(normed.roll(head_dim // 2, dims=-1), sin).to(qkv.dtype)
         return turned[:, :num_query_heads], turned[:, num_query_heads:], heads[:, num_normed:]
 
-    def gated(self, gate_up: Tensor) -> Tensor:
+    def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
         """See LayerOps."""
         gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate).mul_(up)
+        return self.linear(F.silu(gate).mul_(up), weight, lora)
 
     def _packed(self, weight: Tensor) -> Tensor:
         """The frozen weight as oneDNN reads it fastest."""

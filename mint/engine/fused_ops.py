@@ -11,7 +11,7 @@ processor's cache. In bfloat16, norms and rotations compute in float32 and round
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -61,9 +61,13 @@ class FusedOps:
         cos, sin = rotation.halves
         return _Heads.apply(qkv, norm_QKD, num_query_heads, cos, sin, eps)  # type: ignore[return-value]
 
-    def gated(self, gate_up: Tensor) -> Tensor:
+    def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
         """See LayerOps."""
-        return _Gated.apply(gate_up)  # type: ignore[return-value]
+        if not torch.is_grad_enabled():
+            return adapted_product(_gated(gate_up), weight, lora)[0]
+        if lora is None:
+            return _GatedLinear.apply(gate_up, weight, None, 0.0)  # type: ignore[return-value]
+        return _GatedLinear.apply(gate_up, weight, lora.a, lora.scale, *lora.bs)  # type: ignore[return-value]
 
 
 def _blocks(x: Tensor) -> Iterator[slice]:
@@ -108,6 +112,21 @@ class _Norm(torch.autograd.Function):
         return x_gradient_NH, None, None
 
 
+def _low_gradients(gradient: Tensor, low: Tensor, bs: Sequence[Tensor], scale: float) -> tuple[Tensor, list[Tensor]]:
+    """The gradients of `low` and of each b, where gradient is that of low @ b.T * scale, for several b side by side."""
+    low_gradient = torch.empty_like(low)
+    b_gradients: list[Tensor] = []
+    start = 0
+    lows = zip(low.chunk(len(bs), dim=-1), low_gradient.chunk(len(bs), dim=-1), strict=True)
+    for b, (own_low, own_low_gradient) in zip(bs, lows, strict=True):
+        own = gradient[:, start : start + b.shape[0]]
+        torch.mm(own, b.to(own.dtype), out=own_low_gradient)
+        # The small factor on the left: several times faster than its transpose.
+        b_gradients.append((own_low.t() @ own).t().to(b.dtype).mul_(scale))
+        start += b.shape[0]
+    return low_gradient.mul_(scale), b_gradients
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, a: Tensor | None, scale: float, *bs: Tensor) -> Tensor:
@@ -119,22 +138,11 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         weight, *adapter = ctx.saved_tensors
-        (gradient,) = grads
-        x_gradient = product(gradient, weight.t()) if ctx.needs_input_grad[0] else None
+        x_gradient = product(grads[0], weight.t()) if ctx.needs_input_grad[0] else None
         if not adapter:
             return x_gradient, None, None, None
         x, low, a, *bs = adapter
-        low_gradient = torch.empty_like(low)
-        b_gradients: list[Tensor] = []
-        start = 0
-        lows = zip(low.chunk(len(bs), dim=-1), low_gradient.chunk(len(bs), dim=-1), strict=True)
-        for b, (own_low, own_low_gradient) in zip(bs, lows, strict=True):
-            own = gradient[:, start : start + b.shape[0]]
-            torch.mm(own, b.to(own.dtype), out=own_low_gradient)
-            # The small factor on the left: several times faster than its transpose.
-            b_gradients.append((own_low.t() @ own).t().to(b.dtype).mul_(ctx.scale))
-            start += b.shape[0]
-        low_gradient.mul_(ctx.scale)
+        low_gradient, b_gradients = _low_gradients(grads[0], low, bs, ctx.scale)
         a_gradient = (low_gradient.t() @ x).to(a.dtype)
         if x_gradient is not None:
             x_gradient.addmm_(low_gradient, a.to(x.dtype))
@@ -186,24 +194,46 @@ class _Heads(torch.autograd.Function):
         return gradient.view_as(qkv), None, None, None, None, None
 
 
-class _Gated(torch.autograd.Function):
+def _gated(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, shape (N, M)."""
+    y = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
+    for block in _blocks(gate_up):
+        gate, up = gate_up[block].chunk(2, dim=-1)
+        torch.mul(F.silu(gate), up, out=y[block])
+    return y
+
+
+class _GatedLinear(torch.autograd.Function):
+    """Keeps gate and up alone: their product, which the adapter's gradient needs, comes out of the backward pass."""
+
     @staticmethod
-    def forward(ctx: Any, gate_up: Tensor) -> Tensor:
-        ctx.save_for_backward(gate_up)
-        y = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
-        for block in _blocks(gate_up):
-            gate, up = gate_up[block].chunk(2, dim=-1)
-            torch.mul(F.silu(gate), up, out=y[block])
+    def forward(ctx: Any, gate_up: Tensor, weight: Tensor, a: Tensor | None, scale: float, *bs: Tensor) -> Tensor:
+        ctx.scale = scale
+        y, low = adapted_product(_gated(gate_up), weight, None if a is None else LowRank(a, bs, scale))
+        ctx.save_for_backward(gate_up, weight, *(() if a is None else (low, a, *bs)))
         return y
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        (gate_up,) = ctx.saved_tensors
-        gradient = torch.empty_like(gate_up)
-        for block in _blocks(gate_up):
-            own = grads[0][block]
-            gate, up = gate_up[block].chunk(2, dim=-1)
-            gate_gradient, up_gradient = gradient[block].chunk(2, dim=-1)
-            torch.mul(own, F.silu(gate), out=up_gradient)
-            torch.ops.aten.silu_backward.grad_input(own * up, gate, grad_input=gate_gradient)
-        return gradient
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        gate_up, weight, *adapter = ctx.saved_tensors
+        x_gradient = product(grads[0], weight.t())
+        if not adapter:
+            return _gate_gradient(gate_up, x_gradient)[0], None, None, None
+        low, a, *bs = adapter
+        low_gradient, b_gradients = _low_gradients(grads[0], low, bs, ctx.scale)
+        gradient, x = _gate_gradient(gate_up, x_gradient.addmm_(low_gradient, a.to(gate_up.dtype)))
+        return gradient, None, (low_gradient.t() @ x).to(a.dtype), None, *b_gradients
+
+
+def _gate_gradient(gate_up: Tensor, x_gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """(the gradient of gate_up, x), where x_gradient is that of x = silu(gate) * up. x is written over x_gradient."""
+    gradient = torch.empty_like(gate_up)
+    for block in _blocks(gate_up):
+        own = x_gradient[block]
+        gate, up = gate_up[block].chunk(2, dim=-1)
+        gate_gradient, up_gradient = gradient[block].chunk(2, dim=-1)
+        activated = F.silu(gate)
+        torch.mul(own, activated, out=up_gradient)
+        torch.ops.aten.silu_backward.grad_input(own * up, gate, grad_input=gate_gradient)
+        torch.mul(activated, up, out=own)
+    return gradient, x_gradient

@@ -71,8 +71,8 @@ class LayerOps(Protocol):
         """(N, (Q + 2K) * D) -> query_NQD and key_NKD, normed per head and rotated, and value_NKD."""
         ...
 
-    def gated(self, gate_up: Tensor) -> Tensor:
-        """SwiGLU (Shazeer, 2020): (N, 2M) -> silu(gate) * up, shape (N, M)."""
+    def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
+        """The linear map of silu(gate) * up, shape (N, M), which is SwiGLU (Shazeer, 2020); gate_up is (N, 2M)."""
         ...
 
 
@@ -113,10 +113,10 @@ class PlainOps:
         query = rotate(self.norm(query, query_norm_D, eps), rotation)
         return query, rotate(self.norm(key, key_norm_D, eps), rotation), value
 
-    def gated(self, gate_up: Tensor) -> Tensor:
+    def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
         """See LayerOps."""
         gate, up = gate_up.chunk(2, dim=-1)
-        return F.silu(gate) * up
+        return self.linear(F.silu(gate) * up, weight, lora)
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:

@@ -17,8 +17,8 @@ def activation_bytes_per_token(decoder: Decoder) -> int:
     query, kv = shape.num_query_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     if decoder.device.type == "cpu":
         # `fused_ops` keep the inputs of the two norms and what they return; queries, keys and values before and after
-        # norm and rotation, and what they attended to; gate, up and their product.
-        floats = 4 * shape.hidden + 3 * query + 4 * kv + 3 * shape.mlp_hidden
+        # norm and rotation, and what they attended to; gate and up.
+        floats = 4 * shape.hidden + 3 * query + 4 * kv + 2 * shape.mlp_hidden
     else:
         # Residual stream, two norms and their inputs; queries, keys and values before and after norm, rotation and
         # padding; gate, up, their activation and product.

@@ -75,12 +75,23 @@ def test_norm_of_worked_numbers() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rank", [0, 4])
 @settings(max_examples=10)
 @given(num_tokens=SIZES, seed=st.integers(0, 99))
-def test_gated(dtype: torch.dtype, num_tokens: int, seed: int) -> None:
+def test_gated_linear(dtype: torch.dtype, rank: int, num_tokens: int, seed: int) -> None:
     torch.manual_seed(seed)
-    gate_up = leaf(num_tokens, 2 * 768, dtype=dtype)
-    assert_same(lambda ops: [ops.gated(gate_up)], [gate_up])
+    gate_up, weight = leaf(num_tokens, 2 * 768, dtype=dtype), torch.randn(96, 768).to(dtype)
+    a, b = leaf(rank, 768), leaf(96, rank)
+    lora = LowRank(a, (b,), scale=2.0) if rank else None
+    assert_same(lambda ops: [ops.gated_linear(gate_up, weight, lora)], [gate_up, *((a, b) if rank else ())])
+
+
+def test_gated_linear_of_worked_numbers() -> None:
+    """gate 0, up 3: silu(0) = 0 with slope 1/2, so y = 0, dy/dgate = 3/2 and dy/dup = 0, each times the weight 2."""
+    gate_up = torch.tensor([[0.0, 3.0]], requires_grad=True)
+    y = FusedOps().gated_linear(gate_up, torch.tensor([[2.0]]), None)
+    (gradient,) = torch.autograd.grad(y, gate_up)
+    assert y.tolist() == [[0.0]] and gradient.tolist() == [[3.0, 0.0]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
