@@ -122,7 +122,7 @@ def load_base_model(name: str, options: ComputeOptions) -> BaseModel:
     is_fused = device.type == "cpu" and options.fused_ops
     if is_fused:
         keep_freed_memory(_is_large(config))
-    ops = FusedOps() if is_fused else PlainOps()
+    ops = FusedOps(remakes=_is_large(config)) if is_fused else PlainOps()
     decoder = _loaded(name, lambda location: load_decoder(config, ModelFiles(location, device, dtype), device, ops))
     tokenizer = load_tokenizer(name)
     return BaseModel(name, decoder, tokenizer, _eos_token_ids(name, config, tokenizer))

@@ -69,6 +69,11 @@ class Decoder:
         return self.embedding.dtype
 
     @property
+    def remakes(self) -> bool:
+        """Whether the backward pass computes some activations again instead of keeping them."""
+        return self._ops.remakes
+
+    @property
     def is_tied(self) -> bool:
         """Whether input and output embedding are one matrix."""
         return self.unembedding.data_ptr() == self.embedding.data_ptr()
@@ -91,7 +96,7 @@ class Decoder:
         """
         hidden_NH = F.embedding(tokens_N, self.embedding)
         rotation = self._rotary(positions_N, hidden_NH.dtype)
-        ops = self._ops.for_rows(len(tokens_N))
+        ops = self._ops.for_rows(len(tokens_N), use_checkpointing)
         for i_layer, weights in enumerate(self.layers):
             layer_lora = lora.layers[i_layer] if lora is not None else None
             wanted_U = rows_U if i_layer == len(self.layers) - 1 else None
@@ -106,15 +111,15 @@ class Decoder:
     ) -> Tensor:  # fmt: skip
         eps = self._norm_eps
         own = lora or _NO_LORA
-        qkv = ops.linear(ops.norm(hidden_NH, weights.input_norm_H, eps), weights.qkv, own.qkv)
-        query_NQD, key_NKD, value_NKD = ops.heads(
-            qkv, weights.query_norm_D, weights.key_norm_D, self.shape.num_query_heads, rotation, eps
-        )
-        attended = attend(i_layer, query_NQD, key_NKD, value_NKD).flatten(1)
+        qkv = ops.norm_linear(hidden_NH, weights.input_norm_H, eps, weights.qkv, own.qkv)
+        attended = ops.attended(
+            qkv, weights.query_norm_D, weights.key_norm_D, self.shape.num_query_heads, rotation, eps,
+            partial(attend, i_layer),
+        ).flatten(1)  # fmt: skip
         if rows_U is not None:
             hidden_NH, attended = hidden_NH.index_select(0, rows_U), attended.index_select(0, rows_U)
         hidden_NH = hidden_NH + ops.linear(attended, weights.output, own.output)
-        gate_up = ops.linear(ops.norm(hidden_NH, weights.mlp_norm_H, eps), weights.gate_up, own.gate_up)
+        gate_up = ops.norm_linear(hidden_NH, weights.mlp_norm_H, eps, weights.gate_up, own.gate_up)
         return hidden_NH + ops.gated_linear(gate_up, weights.down, own.down)
 
     def logits(self, hidden_NH: Tensor, lora: LoraWeights | None) -> Tensor:

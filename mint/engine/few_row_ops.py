@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mint.engine.layer_ops import LayerOps, LowRank, Rotation
+from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, Rotation
 from mint.engine.products import adapted_product, packed_weight
 
 FEW_ROWS = 128
@@ -27,6 +27,8 @@ _LARGEST_PACKED_BYTES = 2**25
 class FewRowOps:
     """The operations of `LayerOps` for up to FEW_ROWS rows, without gradient."""
 
+    remakes = False
+
     def __init__(self) -> None:
         self._prepared: dict[int, Tensor] = {}
 
@@ -34,7 +36,7 @@ class FewRowOps:
         """Let go of what was prepared: training needs the room, and preparing all of 0.6B takes half a second."""
         self._prepared.clear()
 
-    def for_rows(self, num_rows: int) -> LayerOps:
+    def for_rows(self, num_rows: int, is_checkpointed: bool = False) -> LayerOps:
         """See LayerOps."""
         return self
 
@@ -46,10 +48,16 @@ class FewRowOps:
         """See LayerOps."""
         return adapted_product(x, self._packed(weight), lora)[0]
 
-    def heads(
+    def norm_linear(
+        self, x_NH: Tensor, norm_weight_H: Tensor, eps: float, weight: Tensor, lora: LowRank | None
+    ) -> Tensor:
+        """See LayerOps."""
+        return self.linear(self.norm(x_NH, norm_weight_H, eps), weight, lora)
+
+    def attended(
         self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
-        eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        eps: float, attend: AttendHeads,
+    ) -> Tensor:  # fmt: skip
         """See LayerOps. The values are a view of `qkv`."""
         head_dim = query_norm_D.shape[0]
         heads = qkv.view(qkv.shape[0], -1, head_dim)
@@ -59,7 +67,7 @@ class FewRowOps:
         normed = F.rms_norm(heads[:, :num_normed].float(), (head_dim,), None, eps).mul_(norm_QKD)
         cos, sin = rotation.signed
         turned = (normed * cos).addcmul_(normed.roll(head_dim // 2, dims=-1), sin).to(qkv.dtype)
-        return turned[:, :num_query_heads], turned[:, num_query_heads:], heads[:, num_normed:]
+        return attend(turned[:, :num_query_heads], turned[:, num_query_heads:], heads[:, num_normed:])
 
     def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
         """See LayerOps."""

@@ -19,24 +19,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mint.engine.few_row_ops import FEW_ROWS, FewRowOps, head_norms
-from mint.engine.layer_ops import LayerOps, LowRank, Rotation
+from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, Rotation
 from mint.engine.products import adapted_product, product
+from mint.engine.remade import remade
 
 _BLOCK_NUMBERS = 2**18
 """Numbers of one block: a float32 copy is 1 MiB, about what a core caches for itself."""
 
 
 class FusedOps:
-    """The operations of `LayerOps`, each one autograd node."""
+    """The operations of `LayerOps`, each one autograd node.
 
-    def __init__(self) -> None:
+    remakes: whether the backward pass computes norms again instead of keeping them. Of a large model that is 1 % of the
+    time and 10 % of the activations, and with more tokens in a micro-batch products are faster. is_checkpointed: all
+    activations are computed again anyhow, so nothing is kept for the sake of one of them.
+    """
+
+    def __init__(self, remakes: bool = True, is_checkpointed: bool = False) -> None:
+        self.remakes = remakes and not is_checkpointed
+        self._is_checkpointed = is_checkpointed
         self._few_rows = FewRowOps()
 
-    def for_rows(self, num_rows: int) -> LayerOps:
+    def for_rows(self, num_rows: int, is_checkpointed: bool = False) -> LayerOps:
         """See LayerOps."""
         if torch.is_grad_enabled():
             self._few_rows.forget()
-            return self
+            return FusedOps(is_checkpointed=True) if is_checkpointed else self
         return self._few_rows if num_rows <= FEW_ROWS else self
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
@@ -51,15 +59,31 @@ class FusedOps:
             return _Linear.apply(x, weight, None, 0.0)  # type: ignore[return-value]
         return _Linear.apply(x, weight, lora.a, lora.scale, *lora.bs)  # type: ignore[return-value]
 
-    def heads(
+    def norm_linear(
+        self, x_NH: Tensor, norm_weight_H: Tensor, eps: float, weight: Tensor, lora: LowRank | None
+    ) -> Tensor:
+        """See LayerOps."""
+        normed_NH = self.norm(x_NH, norm_weight_H, eps)
+        if not (self.remakes and torch.is_grad_enabled()):
+            return self.linear(normed_NH, weight, lora)
+        kept_NH = x_NH.detach()
+        with remade([normed_NH], lambda: [_normed(kept_NH, norm_weight_H, eps)[0]]):
+            return self.linear(normed_NH, weight, lora)
+
+    def attended(
         self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
-        eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        eps: float, attend: AttendHeads,
+    ) -> Tensor:  # fmt: skip
         """See LayerOps."""
         num_kv_heads = (qkv.shape[1] // query_norm_D.shape[0] - num_query_heads) // 2
         norm_QKD = head_norms(query_norm_D, key_norm_D, num_query_heads, num_kv_heads)
         cos, sin = rotation.halves
-        return _Heads.apply(qkv, norm_QKD, num_query_heads, cos, sin, eps)  # type: ignore[return-value]
+        query_NQD, key_NKD, value_NKD = _Heads.apply(qkv, norm_QKD, num_query_heads, cos, sin, eps)  # type: ignore[misc]
+        if self._is_checkpointed or not torch.is_grad_enabled():
+            return attend(query_NQD, key_NKD, value_NKD)
+        kept = qkv.detach().view(len(qkv), -1, key_NKD.shape[2])
+        with remade([value_NKD], lambda: [kept[:, -num_kv_heads:]]):
+            return attend(query_NQD, key_NKD, value_NKD)
 
     def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
         """See LayerOps."""
@@ -89,15 +113,21 @@ def _norm_backward(gradient: Tensor, x: Tensor, inverse_rms: Tensor) -> Tensor:
     return gradient.mul_(inverse_rms).addcmul_(x, slope)
 
 
+def _normed(x_NH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """(RMS norm of x_NH, the inverse RMS it took)."""
+    y_NH = torch.empty_like(x_NH)
+    inverse_rms_N1 = x_NH.new_empty(x_NH.shape[0], 1, dtype=torch.float32)
+    for block in _blocks(x_NH):
+        x = x_NH[block]
+        inverse_rms = inverse_rms_N1[block] = _inverse_rms(x, eps)
+        y_NH[block] = (x * inverse_rms).mul_(weight_H)
+    return y_NH, inverse_rms_N1
+
+
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
-        y_NH = torch.empty_like(x_NH)
-        inverse_rms_N1 = x_NH.new_empty(x_NH.shape[0], 1, dtype=torch.float32)
-        for block in _blocks(x_NH):
-            x = x_NH[block]
-            inverse_rms = inverse_rms_N1[block] = _inverse_rms(x, eps)
-            y_NH[block] = (x * inverse_rms).mul_(weight_H)
+        y_NH, inverse_rms_N1 = _normed(x_NH, weight_H, eps)
         ctx.save_for_backward(x_NH, weight_H, inverse_rms_N1)
         return y_NH
 

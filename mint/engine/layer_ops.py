@@ -8,6 +8,7 @@ with hand-written backward passes; tests hold one against the other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -49,11 +50,24 @@ class Rotation:
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
-class LayerOps(Protocol):
-    """The operations of a layer. Frozen weights get no gradient, adapters and activations do."""
+AttendHeads = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(query_NQD, key_NKD, value_NKD) -> attended_NQD."""
 
-    def for_rows(self, num_rows: int) -> LayerOps:
-        """The fastest of its kind for a pass over so many rows, with or without gradient as it is switched now."""
+
+class LayerOps(Protocol):
+    """The operations of a layer. Frozen weights get no gradient, adapters and activations do.
+
+    remakes: whether the backward pass computes some of what it needs again instead of keeping it.
+    """
+
+    @property
+    def remakes(self) -> bool: ...
+
+    def for_rows(self, num_rows: int, is_checkpointed: bool = False) -> LayerOps:
+        """The fastest of its kind for a pass over so many rows, with or without gradient as it is switched now.
+
+        is_checkpointed: whether all activations of a layer are recomputed anyhow.
+        """
         ...
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
@@ -64,11 +78,17 @@ class LayerOps(Protocol):
         """x @ weight.T, plus the adapter's part."""
         ...
 
-    def heads(
+    def norm_linear(
+        self, x_NH: Tensor, norm_weight_H: Tensor, eps: float, weight: Tensor, lora: LowRank | None
+    ) -> Tensor:
+        """The linear map of the norm."""
+        ...
+
+    def attended(
         self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
-        eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """(N, (Q + 2K) * D) -> query_NQD and key_NKD, normed per head and rotated, and value_NKD."""
+        eps: float, attend: AttendHeads,
+    ) -> Tensor:  # fmt: skip
+        """What `attend` makes of qkv, (N, (Q + 2K) * D): of query and key heads, normed and rotated, and values."""
         ...
 
     def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
@@ -79,7 +99,9 @@ class LayerOps(Protocol):
 class PlainOps:
     """Each operation as one would write it down."""
 
-    def for_rows(self, num_rows: int) -> LayerOps:
+    remakes = False
+
+    def for_rows(self, num_rows: int, is_checkpointed: bool = False) -> LayerOps:
         """See LayerOps."""
         return self
 
@@ -102,16 +124,22 @@ class PlainOps:
             dim=-1,
         )
 
-    def heads(
+    def norm_linear(
+        self, x_NH: Tensor, norm_weight_H: Tensor, eps: float, weight: Tensor, lora: LowRank | None
+    ) -> Tensor:
+        """See LayerOps."""
+        return self.linear(self.norm(x_NH, norm_weight_H, eps), weight, lora)
+
+    def attended(
         self, qkv: Tensor, query_norm_D: Tensor, key_norm_D: Tensor, num_query_heads: int, rotation: Rotation,
-        eps: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        eps: float, attend: AttendHeads,
+    ) -> Tensor:  # fmt: skip
         """See LayerOps."""
         heads = qkv.view(qkv.shape[0], -1, query_norm_D.shape[0])
         num_kv_heads = (heads.shape[1] - num_query_heads) // 2
         query, key, value = heads.split([num_query_heads, num_kv_heads, num_kv_heads], dim=1)
         query = rotate(self.norm(query, query_norm_D, eps), rotation)
-        return query, rotate(self.norm(key, key_norm_D, eps), rotation), value
+        return attend(query, rotate(self.norm(key, key_norm_D, eps), rotation), value)
 
     def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
         """See LayerOps."""

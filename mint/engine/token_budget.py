@@ -16,9 +16,9 @@ def activation_bytes_per_token(decoder: Decoder) -> int:
     shape = decoder.shape
     query, kv = shape.num_query_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     if decoder.device.type == "cpu":
-        # `fused_ops` keep the inputs of the two norms and what they return; queries, keys and values before and after
-        # norm and rotation, and what they attended to; gate and up.
-        floats = 4 * shape.hidden + 3 * query + 4 * kv + 2 * shape.mlp_hidden
+        # `fused_ops` keep the inputs of the two norms, and what they return unless that is made again; queries, keys
+        # and values before norm and rotation, queries and keys after it, and what they attended to; gate and up.
+        floats = (2 if decoder.remakes else 4) * shape.hidden + 3 * query + 3 * kv + 2 * shape.mlp_hidden
     else:
         # Residual stream, two norms and their inputs; queries, keys and values before and after norm, rotation and
         # padding; gate, up, their activation and product.
@@ -29,11 +29,11 @@ def activation_bytes_per_token(decoder: Decoder) -> int:
 def default_token_budget(decoder: Decoder) -> int:
     """As many tokens as fit the memory for activations.
 
-    On a CPU half of what the frozen weights take, and from 192 MiB to 2 GiB: products of few tokens wait for
+    On a CPU two thirds of what the frozen weights take, and from 192 MiB to 2 GiB: products of few tokens wait for
     the weights, and more tokens than that gain little. On a GPU half of what is free.
     """
     weights = decoder.num_parameters * decoder.dtype.itemsize
-    available = min(max(weights // 2, _SMALLEST_CPU_BYTES), _LARGEST_CPU_BYTES)
+    available = min(max(weights * 2 // 3, _SMALLEST_CPU_BYTES), _LARGEST_CPU_BYTES)
     if decoder.device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(decoder.device)
         available = int(free * _GPU_ACTIVATION_FRACTION)

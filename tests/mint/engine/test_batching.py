@@ -64,6 +64,13 @@ def test_short_sequences_fill_what_long_ones_leave():
     assert [len(batch.tokens_N) for batch in plan_micro_batches(many, 452)] == [408, 276, 448, 436]
 
 
+def test_micro_batches_are_evenly_full_where_that_takes_no_more_of_them():
+    many = [np.arange(length) + 1000 * i for i, length in enumerate([100] * 10)]
+    assert [len(batch.tokens_N) for batch in plan_micro_batches(many, 800)] == [500, 500]
+    many[0] = np.arange(790)
+    assert [len(batch.tokens_N) for batch in plan_micro_batches(many, 800)] == [792, 500, 400]
+
+
 def visible_to_each(batch) -> list[list[int]]:
     """The packed tokens each packed token attends to, itself included, read off blocks and prefixes.
 

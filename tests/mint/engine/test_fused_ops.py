@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,12 +18,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import mint
 from mint.engine.base_model import ComputeOptions
 from mint.engine.few_row_ops import FewRowOps
 from mint.engine.fused_ops import FusedOps
-from mint.engine.layer_ops import LayerOps, LowRank, PlainOps, Rotation
+from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, PlainOps, Rotation
+from mint.engine.remade import remade
 
 # More tokens than a block holds, so that several blocks and a shorter last one are tried.
 SIZES = st.sampled_from([1, 3, 64, 700])
@@ -106,7 +109,63 @@ def test_heads(dtype: torch.dtype, num_query_heads: int, num_kv_heads: int, num_
     angles = torch.rand(num_tokens, 1, head_dim // 2) * 100
     rotation = Rotation(*(torch.cat([half, half], dim=-1).to(dtype) for half in (angles.cos(), angles.sin())))
     query_norm, key_norm = norms
-    assert_same(lambda ops: ops.heads(qkv, query_norm, key_norm, num_query_heads, rotation, 1e-6), [qkv])
+
+    def all_of(ops: LayerOps, attend: AttendHeads) -> Tensor:
+        return ops.attended(qkv, query_norm, key_norm, num_query_heads, rotation, 1e-6, attend)
+
+    def heads(ops: LayerOps) -> Sequence[Tensor]:
+        seen: list[Tensor] = []
+        all_of(ops, lambda *heads: seen.extend(heads) or qkv)
+        return seen
+
+    assert_same(heads, [qkv])
+    # Each head is a factor, so each is needed in the backward pass.
+    repeated = num_query_heads // num_kv_heads
+    assert_same(
+        lambda ops: [
+            all_of(ops, lambda q, k, v: q * k.repeat_interleave(repeated, 1) * v.repeat_interleave(repeated, 1))
+        ],
+        [qkv],
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rank", [0, 4])
+@settings(max_examples=10)
+@given(num_tokens=SIZES, seed=st.integers(0, 99))
+def test_norm_linear(dtype: torch.dtype, rank: int, num_tokens: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    x_NH, norm_weight_H, weight = leaf(num_tokens, 640, dtype=dtype), torch.rand(640), torch.randn(96, 640).to(dtype)
+    a, b = leaf(rank, 640), leaf(96, rank)
+    lora = LowRank(a, (b,), scale=2.0) if rank else None
+    assert_same(
+        lambda ops: [ops.norm_linear(x_NH, norm_weight_H.to(dtype), 1e-6, weight, lora)],
+        [x_NH, *((a, b) if rank else ())],
+    )
+
+
+def test_what_is_made_again_is_not_kept_and_made_once() -> None:
+    x = leaf(1000)
+    y, z = x.exp(), x.sin()
+    y_values, num_calls = y.detach().clone(), []
+    with remade([y, z], lambda: num_calls.append(1) or [x.detach().exp(), x.detach().sin()]):
+        product = y * z
+    alive = weakref.ref(z.untyped_storage())
+    del y, z
+    assert alive() is None and num_calls == []
+    (gradient,) = torch.autograd.grad(product.sum(), x)
+    assert len(num_calls) == 1
+    torch.testing.assert_close(gradient, y_values * (x.sin() + x.cos()))
+
+
+def test_the_bits_are_those_of_what_is_kept() -> None:
+    x, norm_weight, weight = leaf(50, 64, dtype=torch.bfloat16), torch.rand(64), torch.randn(32, 64).bfloat16()
+    a, b = leaf(4, 64), leaf(32, 4)
+    gradients = []
+    for remakes in (True, False):
+        y = FusedOps(remakes).norm_linear(x, norm_weight, 1e-6, weight, LowRank(a, (b,), 2.0))
+        gradients.append(torch.autograd.grad(y.float().square().sum(), (x, a, b)))
+    assert all(torch.equal(ours, kept) for ours, kept in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -119,6 +178,25 @@ def test_linear(dtype: torch.dtype, widths: tuple[int, ...], num_tokens: int, se
     a, bs = leaf(len(widths) * 4, 80), tuple(leaf(width, 4) for width in widths)
     lora = LowRank(a, bs, scale=2.0) if widths else None
     assert_same(lambda ops: [ops.linear(x, weight, lora)], [x, *((a, *bs) if widths else ())])
+
+
+def test_a_checkpointed_layer_keeps_nothing_of_its_inside() -> None:
+    """Not even for the sake of what would be made again from it."""
+    qkv_weight, norm = torch.randn(3 * 16, 8), torch.ones(16)
+    rotation = Rotation(torch.ones(5, 1, 16), torch.zeros(5, 1, 16))
+    inside = []
+
+    def layer(x: Tensor) -> Tensor:
+        ops = FusedOps().for_rows(5, is_checkpointed=True)
+        qkv = ops.norm_linear(x, torch.ones(8), 1e-6, qkv_weight, None)
+        inside.append(weakref.ref(qkv.untyped_storage()))
+        return ops.attended(qkv, norm, norm, 1, rotation, 1e-6, lambda q, k, v: q * k * v)
+
+    x = leaf(5, 8)
+    y = checkpoint(layer, x, use_reentrant=False)
+    assert inside[0]() is None
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(layer(x).sum(), x)[0])
 
 
 def test_few_rows_without_gradient_have_weights_of_their_own_until_something_trains() -> None:
