@@ -27,8 +27,8 @@ _BUCKET_FRACTION = 0.7
 # What shares a prefix may stay together up to so many times its longest sequence, whatever the budget says: most of
 # that memory is needed anyhow, and each further micro-batch computes the prefix once more.
 _SHARING_ALLOWANCE = 1.5
-# Micro-batches that are all alike take less memory than some full and one nearly empty, and no more time. How much more
-# than the mean the fullest may hold: tried in turn, until no micro-batch more is needed than with the whole budget.
+# Micro-batches that are all alike take less memory than some full and one nearly empty. How much more than the mean the
+# fullest may hold: tried in turn, until no more micro-batches are needed than with the whole budget.
 _EVENNESS = (1.02, 1.06, 1.12)
 
 
