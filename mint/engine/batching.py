@@ -103,13 +103,8 @@ def plan_micro_batches(
     root = shared_prefixes(sequences) if share_prefixes else PrefixNode(0, sequence_ids=list(range(len(sequences))))
     everything = _measured(root, lengths, groups)
     batches = _packed(everything, token_budget)
-    num_tokens = sum(batch.num_tokens for batch in batches)
-    for factor in _EVENNESS if len(batches) > 1 and groups is None else ():  # a smaller budget would divide groups
-        even_budget = int(factor * num_tokens / len(batches))
-        even = _packed(everything, even_budget) if even_budget < token_budget else batches
-        if len(even) <= len(batches) and sum(batch.num_tokens for batch in even) <= num_tokens:
-            batches = even
-            break
+    if len(batches) > 1 and groups is None:  # a smaller budget would divide groups
+        batches = _evened(everything, batches, token_budget)
     return [_micro_batch(sequences, batch.members) for batch in batches]
 
 
@@ -149,6 +144,16 @@ def _packed(everything: _Unit, token_budget: int) -> list[_Open]:
     packer = _Packer(token_budget)
     packer.place(everything, ())
     return packer.batches
+
+
+def _evened(everything: _Unit, batches: list[_Open], token_budget: int) -> list[_Open]:
+    """Micro-batches that are evenly full, where they take no more of them and of tokens than `batches`, else those."""
+    num_tokens = sum(batch.num_tokens for batch in batches)
+    for factor in _EVENNESS:
+        even = _packed(everything, min(token_budget, int(factor * num_tokens / len(batches))))
+        if len(even) <= len(batches) and sum(batch.num_tokens for batch in even) <= num_tokens:
+            return even
+    return batches
 
 
 class _Packer:

@@ -11,20 +11,18 @@ processor's cache. In bfloat16, norms and rotations compute in float32 and round
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mint.engine.cache_blocks import cache_blocks
 from mint.engine.few_row_ops import FEW_ROWS, FewRowOps, head_norms
 from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, Rotation
 from mint.engine.products import adapted_product, product
 from mint.engine.remade import remade
-
-_BLOCK_NUMBERS = 2**18
-"""Numbers of one block: a float32 copy is 1 MiB, about what a core caches for itself."""
 
 
 class FusedOps:
@@ -67,7 +65,7 @@ class FusedOps:
         if not (self.remakes and torch.is_grad_enabled()):
             return self.linear(normed_NH, weight, lora)
         kept_NH = x_NH.detach()
-        with remade([normed_NH], lambda: [_normed(kept_NH, norm_weight_H, eps)[0]]):
+        with remade(normed_NH, lambda: _normed(kept_NH, norm_weight_H, eps)[0]):
             return self.linear(normed_NH, weight, lora)
 
     def attended(
@@ -82,7 +80,7 @@ class FusedOps:
         if self._is_checkpointed or not torch.is_grad_enabled():
             return attend(query_NQD, key_NKD, value_NKD)
         kept = qkv.detach().view(len(qkv), -1, key_NKD.shape[2])
-        with remade([value_NKD], lambda: [kept[:, -num_kv_heads:]]):
+        with remade(value_NKD, lambda: kept[:, -num_kv_heads:]):
             return attend(query_NQD, key_NKD, value_NKD)
 
     def gated_linear(self, gate_up: Tensor, weight: Tensor, lora: LowRank | None) -> Tensor:
@@ -92,12 +90,6 @@ class FusedOps:
         if lora is None:
             return _GatedLinear.apply(gate_up, weight, None, 0.0)  # type: ignore[return-value]
         return _GatedLinear.apply(gate_up, weight, lora.a, lora.scale, *lora.bs)  # type: ignore[return-value]
-
-
-def _blocks(x: Tensor) -> Iterator[slice]:
-    """Slices of the first axis."""
-    size = max(1, _BLOCK_NUMBERS * x.shape[0] // max(x.numel(), 1))
-    return (slice(start, start + size) for start in range(0, x.shape[0], size))
 
 
 def _inverse_rms(x: Tensor, eps: float) -> Tensor:
@@ -117,7 +109,7 @@ def _normed(x_NH: Tensor, weight_H: Tensor, eps: float) -> tuple[Tensor, Tensor]
     """(RMS norm of x_NH, the inverse RMS it took)."""
     y_NH = torch.empty_like(x_NH)
     inverse_rms_N1 = x_NH.new_empty(x_NH.shape[0], 1, dtype=torch.float32)
-    for block in _blocks(x_NH):
+    for block in cache_blocks(x_NH):
         x = x_NH[block]
         inverse_rms = inverse_rms_N1[block] = _inverse_rms(x, eps)
         y_NH[block] = (x * inverse_rms).mul_(weight_H)
@@ -136,7 +128,7 @@ class _Norm(torch.autograd.Function):
         x_NH, weight_H, inverse_rms_N1 = ctx.saved_tensors
         weight_H = weight_H.float()
         x_gradient_NH = torch.empty_like(x_NH)
-        for block in _blocks(x_NH):
+        for block in cache_blocks(x_NH):
             weighted = grads[0][block] * weight_H
             x_gradient_NH[block] = _norm_backward(weighted, x_NH[block].float(), inverse_rms_N1[block])
         return x_gradient_NH, None, None
@@ -200,7 +192,7 @@ class _Heads(torch.autograd.Function):
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         turned = qkv.new_empty(heads.shape[0], num_normed, head_dim)
         inverse_rms = qkv.new_empty(heads.shape[0], num_normed, 1, dtype=torch.float32)
-        for block in _blocks(turned):
+        for block in cache_blocks(turned):
             own = heads[block, :num_normed]
             own_inverse_rms = inverse_rms[block] = _inverse_rms(own, eps)
             turned[block] = _rotated((own * own_inverse_rms).mul_(norm_QKD), cos[block], sin[block])
@@ -214,7 +206,7 @@ class _Heads(torch.autograd.Function):
         num_normed, head_dim = norm_QKD.shape
         heads = qkv.view(qkv.shape[0], -1, head_dim)
         gradient = torch.empty_like(heads)
-        for block in _blocks(heads[:, :num_normed]):
+        for block in cache_blocks(heads[:, :num_normed]):
             turned = torch.cat([query_gradient[block], key_gradient[block]], dim=1).float()
             # The inverse of a rotation is the rotation by the negative angle.
             scaled = _rotated(turned, cos[block], -sin[block]).mul_(norm_QKD)
@@ -227,7 +219,7 @@ class _Heads(torch.autograd.Function):
 def _gated(gate_up: Tensor) -> Tensor:
     """silu(gate) * up, shape (N, M)."""
     y = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
-    for block in _blocks(gate_up):
+    for block in cache_blocks(gate_up):
         gate, up = gate_up[block].chunk(2, dim=-1)
         torch.mul(F.silu(gate), up, out=y[block])
     return y
@@ -258,7 +250,7 @@ class _GatedLinear(torch.autograd.Function):
 def _gate_gradient(gate_up: Tensor, x_gradient: Tensor) -> tuple[Tensor, Tensor]:
     """(the gradient of gate_up, x), where x_gradient is that of x = silu(gate) * up. x is written over x_gradient."""
     gradient = torch.empty_like(gate_up)
-    for block in _blocks(gate_up):
+    for block in cache_blocks(gate_up):
         own = x_gradient[block]
         gate, up = gate_up[block].chunk(2, dim=-1)
         gate_gradient, up_gradient = gradient[block].chunk(2, dim=-1)

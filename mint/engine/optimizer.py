@@ -5,17 +5,14 @@ Axes: _F all parameters of one adapter, flat.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from mint.engine.cache_blocks import cache_blocks
 from mint.errors import InvalidRequest, NonFiniteError
 from mint.types import AdamParams
-
-_BLOCK_NUMBERS = 2**18
-"""Numbers of one block on a CPU: 1 MiB of each."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ def adam_step(
     num_steps = state.num_steps + 1
     new_params_F, first_F, second_F = (torch.empty_like(params_F) for _ in range(3))
     update_norms = []
-    for block in _blocks(params_F):
+    for block in cache_blocks(params_F):
         params, gradient = params_F[block], grads_F[block]
         if clipping != 1.0:
             gradient = gradient * clipping
@@ -98,9 +95,3 @@ def adam_step(
     update_norm = float(torch.linalg.vector_norm(torch.stack(update_norms)))
     metrics = {"grad_norm:mean": norm, "update_norm:mean": update_norm}
     return new_params_F, AdamState(num_steps, first_F, second_F), metrics
-
-
-def _blocks(params_F: Tensor) -> Iterator[slice]:
-    """On a CPU, pieces whose dozen operations find their numbers in the cache; elsewhere everything at once."""
-    size = _BLOCK_NUMBERS if params_F.device.type == "cpu" else max(len(params_F), 1)
-    return (slice(start, start + size) for start in range(0, len(params_F), size))

@@ -1,8 +1,8 @@
-"""Tensors that the backward pass computes again instead of keeping them."""
+"""A tensor that the backward pass computes again instead of keeping it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -10,24 +10,21 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 
-def remade(tensors: Sequence[Tensor], make: Callable[[], Sequence[Tensor]]) -> AbstractContextManager[None]:
-    """What is computed in this context does not keep `tensors` for its backward pass, which asks `make` for them.
+def remade(tensor: Tensor, make: Callable[[], Tensor]) -> AbstractContextManager[None]:
+    """What is computed in this context does not keep `tensor` for its backward pass, which asks `make` for it.
 
-    `make` returns the same values in the same order, and is called once for all that one node asks for. What it needs
-    must be kept anyhow, or nothing is saved. Activations recomputed node by node, as in Chen et al. (2016).
+    `make` returns the same values. What it needs must be kept anyhow, or nothing is saved. Activations are recomputed
+    so, layer by layer, in Chen et al. (2016).
     """
-    place = {(tensor.data_ptr(), tensor.shape): i for i, tensor in enumerate(tensors)}
-    made: dict[int, Tensor] = {}
+    place = (tensor.data_ptr(), tensor.shape)
 
-    def pack(tensor: Tensor) -> Tensor | int:
-        return place.get((tensor.data_ptr(), tensor.shape), tensor)
+    def pack(saved: Tensor) -> Tensor | None:
+        return None if (saved.data_ptr(), saved.shape) == place else saved
 
-    def unpack(packed: Tensor | int) -> Tensor:
-        if isinstance(packed, Tensor):
+    def unpack(packed: Tensor | None) -> Tensor:
+        if packed is not None:
             return packed
-        if packed not in made:
-            with torch.no_grad():
-                made.update(enumerate(make()))
-        return made.pop(packed)
+        with torch.no_grad():
+            return make()
 
     return saved_tensors_hooks(pack, unpack)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mint.engine import optimizer
+from mint.engine import cache_blocks
 from mint.engine.optimizer import AdamState, adam_step
 from mint.errors import NonFiniteError
 from mint.types import AdamParams
@@ -32,7 +32,7 @@ def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     params_F, options = torch.randn(1000), AdamParams(learning_rate=0.1, weight_decay=0.01, grad_clip_norm=1.0)
     found = []
     for size in (7, 1000, 5000):
-        monkeypatch.setattr(optimizer, "_BLOCK_NUMBERS", size)
+        monkeypatch.setattr(cache_blocks, "BLOCK_NUMBERS", size)
         torch.manual_seed(1)
         own_F, state, metrics = params_F, AdamState.fresh(params_F), {}
         for _ in range(3):
@@ -43,7 +43,7 @@ def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_block_that_is_not_finite_refuses_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimizer, "_BLOCK_NUMBERS", 2)
+    monkeypatch.setattr(cache_blocks, "BLOCK_NUMBERS", 2)
     params_F, grads_F = torch.zeros(5), torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0])
     state = AdamState.fresh(params_F)
     with pytest.raises(NonFiniteError, match="no step was taken"):
