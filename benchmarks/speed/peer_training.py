@@ -64,6 +64,8 @@ class Variant:
     # The reference's logprobs of all pairs before training instead of in every step (DPO).
     has_precomputed_reference: bool = False
     has_gradient_checkpointing: bool = False
+    # torch.compile with its default backend, which needs a C++ compiler.
+    is_compiled: bool = False
     kinds: tuple[str, ...] = KINDS
 
 
@@ -87,6 +89,8 @@ _BATCHINGS: dict[str, dict[str, Any]] = {
     "_precomputed_passes": {"sequences_per_pass": 4, "has_precomputed_reference": True, "kinds": ("dpo",)},
     "_precomputed_singles": {"sequences_per_pass": 1, "has_precomputed_reference": True, "kinds": ("dpo",)},
     "_checkpointing": {"sequences_per_pass": 4, "has_gradient_checkpointing": True},
+    "_compiled": {"is_compiled": True},
+    "_compiled_singles": {"sequences_per_pass": 1, "is_compiled": True},
 }
 VARIANTS: dict[str, Variant] = {
     precision + batching: Variant(**_PRECISIONS[precision], **_BATCHINGS[batching])
@@ -194,6 +198,7 @@ def _arguments(
         "max_length": _PACKED_LENGTH if setting.is_packed else None,
         "gradient_checkpointing": setting.has_gradient_checkpointing,
         "bf16": setting.has_autocast,
+        "torch_compile": setting.is_compiled,
         "use_cpu": True,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": False,

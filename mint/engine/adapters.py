@@ -9,7 +9,7 @@ buffer, so whoever holds the old one keeps exactly the weights it was made with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,20 +72,14 @@ class LoraWeights:
     layers: list[LayerLora]
     unembed: UnembedLora | None
 
-    def for_sampling(self, dtype: torch.dtype) -> LoraWeights:
-        """The same adapter with each map's up-projections in one block-diagonal matrix, in the precision of the base.
+    def mapped(self, change: Callable[[LowRank], LowRank]) -> LoraWeights:
+        """The adapter whose layers' maps are what `change` makes of these."""
 
-        It computes the same in fewer and larger products; for many small steps without a gradient.
-        """
-
-        def joined(low_rank: LowRank | None) -> LowRank | None:
-            if low_rank is None:
-                return None
-            b = torch.block_diag(*low_rank.bs).to(dtype)
-            return LowRank(low_rank.a.to(dtype), (b,), low_rank.scale)
+        def changed(low_rank: LowRank | None) -> LowRank | None:
+            return None if low_rank is None else change(low_rank)
 
         layers = [
-            LayerLora(joined(layer.qkv), joined(layer.output), joined(layer.gate_up), joined(layer.down))
+            LayerLora(changed(layer.qkv), changed(layer.output), changed(layer.gate_up), changed(layer.down))
             for layer in self.layers
         ]
         return LoraWeights(self.scale, layers, self.unembed)

@@ -85,6 +85,10 @@ class Decoder:
         tensors += [getattr(layer, field.name) for layer in self.layers for field in fields(layer)]
         return sum(tensor.numel() for tensor in tensors)
 
+    def adapter_for_sampling(self, lora: LoraWeights) -> LoraWeights:
+        """The same adapter, faster in many small passes without gradient and of no use in others."""
+        return lora.mapped(lambda low_rank: self._ops.for_sampling(low_rank, self.dtype))
+
     def hidden_states(
         self, tokens_N: Tensor, positions_N: Tensor, attend: Attend, lora: LoraWeights | None,
         rows_U: Tensor | None = None, use_checkpointing: bool = False,

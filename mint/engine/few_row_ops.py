@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, Rotation
-from mint.engine.products import adapted_product, packed_weight
+from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, Rotation, joined
+from mint.engine.products import adapted_product, packed_adapter, packed_weight
 
 FEW_ROWS = 128
 """Up to so many rows reading the weights takes as long as multiplying, and their layout matters."""
@@ -39,6 +39,10 @@ class FewRowOps:
     def for_rows(self, num_rows: int, is_checkpointed: bool = False) -> LayerOps:
         """See LayerOps."""
         return self
+
+    def for_sampling(self, lora: LowRank, dtype: torch.dtype) -> LowRank:
+        """See LayerOps."""
+        return packed_adapter(joined(lora, dtype), FEW_ROWS)
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """See LayerOps."""

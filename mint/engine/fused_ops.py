@@ -45,6 +45,10 @@ class FusedOps:
             return FusedOps(is_checkpointed=True) if is_checkpointed else self
         return self._few_rows if num_rows <= FEW_ROWS else self
 
+    def for_sampling(self, lora: LowRank, dtype: torch.dtype) -> LowRank:
+        """See LayerOps."""
+        return self._few_rows.for_sampling(lora, dtype)
+
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """See LayerOps."""
         return _Norm.apply(x_NH, weight_H, eps)  # type: ignore[return-value]

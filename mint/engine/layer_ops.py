@@ -50,6 +50,11 @@ class Rotation:
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 
 
+def joined(lora: LowRank, dtype: torch.dtype) -> LowRank:
+    """The same adapter with its up-projections in one block-diagonal matrix: fewer and larger products."""
+    return LowRank(lora.a.to(dtype), (torch.block_diag(*lora.bs).to(dtype),), lora.scale)
+
+
 AttendHeads = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(query_NQD, key_NKD, value_NKD) -> attended_NQD."""
 
@@ -68,6 +73,10 @@ class LayerOps(Protocol):
 
         is_checkpointed: whether all activations of a layer are recomputed anyhow.
         """
+        ...
+
+    def for_sampling(self, lora: LowRank, dtype: torch.dtype) -> LowRank:
+        """The same adapter for activations of `dtype`, for many small passes without gradient."""
         ...
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
@@ -104,6 +113,10 @@ class PlainOps:
     def for_rows(self, num_rows: int, is_checkpointed: bool = False) -> LayerOps:
         """See LayerOps."""
         return self
+
+    def for_sampling(self, lora: LowRank, dtype: torch.dtype) -> LowRank:
+        """See LayerOps."""
+        return joined(lora, dtype)
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """See LayerOps."""

@@ -76,7 +76,7 @@ class Sampler:
         share_prefixes: bool = True,
     ) -> None:  # fmt: skip
         self._model = model
-        self._lora = lora.for_sampling(model.decoder.dtype) if lora is not None else None
+        self._lora = model.decoder.adapter_for_sampling(lora) if lora is not None else None
         self._prefill_budget = prefill_budget
         self._max_rows = max_rows
         self._share_prefixes = share_prefixes

@@ -179,6 +179,23 @@ def test_linear(dtype: torch.dtype, widths: tuple[int, ...], num_tokens: int, se
     assert_same(lambda ops: [ops.linear(x, weight, lora)], [x, *((a, *bs) if widths else ())])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("widths", [(96,), (64, 32, 32)])
+@settings(max_examples=5)
+@given(num_tokens=st.sampled_from([1, 3, 64, 200]), scale=st.sampled_from([2.0, 32 / 24]), seed=st.integers(0, 99))
+def test_adapter_for_sampling(
+    dtype: torch.dtype, widths: tuple[int, ...], num_tokens: int, scale: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    x, weight = torch.randn(num_tokens, 80).to(dtype), torch.randn(sum(widths), 80).to(dtype)
+    lora = LowRank(torch.randn(len(widths) * 4, 80), tuple(torch.randn(width, 4) for width in widths), scale)
+    expected = PlainOps().linear(x, weight, lora)
+    with torch.no_grad():
+        for ops in (PlainOps(), FusedOps()):
+            own = ops.for_sampling(lora, dtype)
+            assert_close([ops.for_rows(num_tokens).linear(x, weight, own)], [expected], dtype)
+
+
 def test_a_checkpointed_layer_keeps_nothing_of_its_inside() -> None:
     """Not even for the sake of what would be made again from it."""
     qkv_weight, norm = torch.randn(3 * 16, 8), torch.ones(16)
