@@ -33,7 +33,7 @@ class Place:
         if (visible_S < cache.num_positions).any():
             is_visible_ST = np.arange(cache.num_positions)[None, :] < visible_S[:, None]
             bias_ST = torch.from_numpy(np.where(is_visible_ST, np.float32(0), np.float32(-np.inf)))
-            self.bias_ST = bias_ST.to(cache.keys[0].device)
+            self.bias_ST = bias_ST.to(cache.keys[0])
 
     def scores(self, i_layer: int, query_KSgD: Tensor) -> Tensor:
         """Shape (K, S * g, T)."""
@@ -48,8 +48,8 @@ class Place:
         batched = weights.unflatten(1, (self.cache.num_runs, -1)).flatten(0, 1)
         if others is None:
             return _product(batched, value).view(*weights.shape[:2], -1)
-        if batched.dtype == torch.float32:
-            others.view(*batched.shape[:2], -1).baddbmm_(batched, value.float())
+        if batched.dtype == others.dtype:
+            others.view(*batched.shape[:2], -1).baddbmm_(batched, value)
             return others
         return others.add_(_product(batched, value).view_as(others))
 
@@ -62,16 +62,16 @@ class DecodeAttention:
     """
 
     def __init__(self, own: KVCache, slots_B: np.ndarray, positions_B: np.ndarray, places: Sequence[Place]) -> None:
-        device = own.keys[0].device
+        cached = own.keys[0]
         self._own, self._places = own, places
-        self._slots_B = torch.from_numpy(slots_B).to(device)
+        self._slots_B = torch.from_numpy(slots_B).to(cached.device)
         self._is_full = len(slots_B) == own.num_runs
         self._target = own.target(slots_B, positions_B)
         self._widths = [place.cache.num_positions for place in places]
         self._bias_ST: Tensor | None = None
         if any(place.bias_ST is not None for place in places):
             biases = [
-                torch.zeros(own.num_runs, width, device=device) if place.bias_ST is None else place.bias_ST
+                cached.new_zeros(own.num_runs, width) if place.bias_ST is None else place.bias_ST
                 for place, width in zip(places, self._widths, strict=True)
             ]
             self._bias_ST = torch.cat(biases, dim=1)
@@ -99,20 +99,19 @@ class DecodeAttention:
     def _query_of_slots(self, query_BQD: Tensor, num_heads: int) -> Tensor:
         """Scaled queries, (K, S, g, D): the query heads that share a key/value head become its query positions."""
         head_dim = query_BQD.shape[-1]
-        rows = query_BQD.unflatten(1, (num_heads, -1)).transpose(0, 1).to(_product_dtype(self._own.keys[0]))
+        rows = query_BQD.unflatten(1, (num_heads, -1)).transpose(0, 1)
         if self._is_full:
             return torch.mul(rows, head_dim**-0.5, out=torch.empty(rows.shape, dtype=rows.dtype, device=rows.device))
         slots = rows.new_zeros(num_heads, self._own.num_runs, *rows.shape[2:])
         return slots.index_copy_(1, self._slots_B, rows * head_dim**-0.5)
 
 
-def _product_dtype(cached: Tensor) -> torch.dtype:
-    """What to multiply in. Scores need float32, and only CUDA gives the product of two bfloat16 matrices in it."""
-    return cached.dtype if cached.is_cuda else torch.float32
-
-
 def _product(a: Tensor, cached: Tensor) -> Tensor:
-    """Batched matrix product with a float32 result. Elsewhere than on CUDA, `cached` is widened layer by layer."""
-    if a.dtype == torch.float32:
-        return torch.bmm(a, cached.float())
-    return torch.bmm(a, cached, out_dtype=torch.float32)
+    """Batched matrix product, on CUDA with a float32 result, as training's attention has it there.
+
+    On a CPU the scores of bfloat16 are rounded, in training (`blocked_attention`) and so here: widening what is cached
+    would take several times as long as the product.
+    """
+    if a.is_cuda and a.dtype != torch.float32:
+        return torch.bmm(a, cached, out_dtype=torch.float32)
+    return torch.bmm(a, cached)
