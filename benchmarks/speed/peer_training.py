@@ -64,7 +64,7 @@ class Variant:
     # The reference's logprobs of all pairs before training instead of in every step (DPO).
     has_precomputed_reference: bool = False
     has_gradient_checkpointing: bool = False
-    # torch.compile with its default backend, which needs a C++ compiler.
+    # torch.compile, which takes minutes and goes on in the first steps: measure it with --warmup 2 and more.
     is_compiled: bool = False
     kinds: tuple[str, ...] = KINDS
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, Rotation, joined
+from mint.engine.layer_ops import AttendHeads, LayerOps, LowRank, Rotation
 from mint.engine.products import adapted_product, packed_adapter, packed_weight
 
 FEW_ROWS = 128
@@ -42,7 +42,7 @@ class FewRowOps:
 
     def for_sampling(self, lora: LowRank, dtype: torch.dtype) -> LowRank:
         """See LayerOps."""
-        return packed_adapter(joined(lora, dtype), FEW_ROWS)
+        return packed_adapter(lora, dtype, FEW_ROWS)
 
     def norm(self, x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
         """See LayerOps."""

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mint.engine.layer_ops import LowRank
+from mint.engine.layer_ops import LowRank, joined
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -29,15 +29,15 @@ def packed_weight(weight: Tensor, num_rows: int) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
 
 
-def packed_adapter(lora: LowRank, num_rows: int) -> LowRank:
-    """An adapter with one up-projection as `adapted_product` reads it fastest for up to `num_rows` rows.
+def packed_adapter(lora: LowRank, dtype: torch.dtype, num_rows: int) -> LowRank:
+    """The same adapter, joined, as `adapted_product` reads it fastest for up to `num_rows` rows of `dtype`.
 
-    In float32 as it is: for products as thin as these the BLAS is faster.
+    In float32 it is not packed: for products as thin as these the BLAS is faster.
     """
-    if not _HAS_ONEDNN or lora.a.dtype != torch.bfloat16:
-        return lora
-    (b,) = lora.bs
-    return LowRank(packed_weight(lora.a, num_rows), (packed_weight(b * lora.scale, num_rows),), 1.0)
+    if not _HAS_ONEDNN or dtype != torch.bfloat16:
+        return joined(lora, dtype)
+    scaled = joined(LowRank(lora.a, tuple(b * lora.scale for b in lora.bs), 1.0), dtype)
+    return LowRank(packed_weight(scaled.a, num_rows), (packed_weight(scaled.bs[0], num_rows),), 1.0)
 
 
 def adapted_product(x: Tensor, weight: Tensor, lora: LowRank | None) -> tuple[Tensor, Tensor | None]:
