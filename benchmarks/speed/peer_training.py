@@ -89,7 +89,6 @@ _BATCHINGS: dict[str, dict[str, Any]] = {
     "_precomputed_passes": {"sequences_per_pass": 4, "has_precomputed_reference": True, "kinds": ("dpo",)},
     "_precomputed_singles": {"sequences_per_pass": 1, "has_precomputed_reference": True, "kinds": ("dpo",)},
     "_checkpointing": {"sequences_per_pass": 4, "has_gradient_checkpointing": True},
-    "_compiled": {"is_compiled": True},
     "_compiled_singles": {"sequences_per_pass": 1, "is_compiled": True},
 }
 VARIANTS: dict[str, Variant] = {

@@ -51,8 +51,9 @@ class Rotation:
 
 
 def joined(lora: LowRank, dtype: torch.dtype) -> LowRank:
-    """The same adapter with its up-projections in one block-diagonal matrix: fewer and larger products."""
-    return LowRank(lora.a.to(dtype), (torch.block_diag(*lora.bs).to(dtype),), lora.scale)
+    """The same adapter with its up-projections, scaled, in one block-diagonal matrix: fewer and larger products."""
+    b = torch.block_diag(*lora.bs) * lora.scale
+    return LowRank(lora.a.to(dtype), (b.to(dtype),), scale=1.0)
 
 
 AttendHeads = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -34,10 +34,10 @@ def packed_adapter(lora: LowRank, dtype: torch.dtype, num_rows: int) -> LowRank:
 
     In float32 it is not packed: for products as thin as these the BLAS is faster.
     """
+    one = joined(lora, dtype)
     if not _HAS_ONEDNN or dtype != torch.bfloat16:
-        return joined(lora, dtype)
-    scaled = joined(LowRank(lora.a, tuple(b * lora.scale for b in lora.bs), 1.0), dtype)
-    return LowRank(packed_weight(scaled.a, num_rows), (packed_weight(scaled.bs[0], num_rows),), 1.0)
+        return one
+    return LowRank(packed_weight(one.a, num_rows), (packed_weight(one.bs[0], num_rows),), one.scale)
 
 
 def adapted_product(x: Tensor, weight: Tensor, lora: LowRank | None) -> tuple[Tensor, Tensor | None]:
@@ -45,7 +45,7 @@ def adapted_product(x: Tensor, weight: Tensor, lora: LowRank | None) -> tuple[Te
     y = product(x, weight)
     if lora is None:
         return y, None
-    if lora.a.is_mkldnn:  # see `packed_adapter`
+    if lora.a.is_mkldnn:  # a `packed_adapter`, whose scale is 1
         low = product(x, lora.a)
         return torch.ops.mkldnn._linear_pointwise.binary(low, y, lora.bs[0], None, "add"), low
     low = F.linear(x, lora.a.to(x.dtype))
